@@ -155,8 +155,7 @@ def backup_of(path: Path) -> Path:
 
 
 def read_offset_file(path: Path) -> tuple[OffsetTable, Generations] | None:
-    """What the file says, or if it is torn or missing its `.bak`; None if there is neither. Offsets, and the generations
-    as far as the file has some.
+    """Offsets and generations of the file, or if it is torn or missing of its `.bak`; None if there is neither.
 
     Raises OffsetFileTorn when something is there and none of it can be read: that is not the same as no progress.
     """

@@ -38,7 +38,7 @@ CONSOLE_ROOMS = (
 # Rooms of what their ports have in common.
 PORT_ROOMS = ("addresses", "shares", "bodies", "connections", "serving")
 # Rooms of the client that may have more files than others.
-FILES_MAX_OF = {"_engine": 16, "_session": 14, "_queues": 16, "cli": 20}
+FILES_MAX_OF = {"_engine": 16, "_session": 14, "_queues": 16, "cli": 14}
 REMOVABLE = {"bulk", "progress", "dead_letters", "rocketmq_admin", "web"}
 ASSEMBLY = {"broker", "services", "monitoring", "app"}
 # Other packages of ours that a package may import.

@@ -26,8 +26,10 @@ from popproto.v2 import service_pb2 as rpc
 
 
 class SysFlag(IntFlag):
-    """What a pull has and may do (requirement B4). COMMIT_OFFSET: it carries progress to commit. SUSPEND: the server may
-    hold it until there are messages. SUBSCRIPTION: the filter is in the pull.
+    """Flags of a pull (requirement B4).
+
+    COMMIT_OFFSET: it carries progress to commit. SUSPEND: the server may hold it until there are messages.
+    SUBSCRIPTION: the filter is in the pull.
     """
 
     COMMIT_OFFSET = 1

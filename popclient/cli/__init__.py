@@ -1,4 +1,4 @@
-"""The `popmq` command: finds its commands, runs one, and turns what went wrong into a sentence and an exit code.
+"""The `popmq` command: finds its commands, runs one, and turns a failure into a sentence and an exit code.
 
 Commands come from the entry points of group "popmq.commands", so that the client's code never imports the server's.
 The exit codes are in the help of `popmq`.
@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 
 from popclient.cli import streams
 from popclient.cli.arguments import UsageError, confirm, in_options, is_about_tls
-from popclient.cli.output import complain
+from popclient.cli.output import print_error
 from popclient.config import parse_endpoints
 from popclient.errors import NotFound, PopError, Unauthorized, Unreachable
 
@@ -27,10 +27,10 @@ USAGE: Final = 2
 UNREACHABLE: Final = 3
 NOT_FOUND: Final = 4
 INTERRUPTED: Final = 130  # as a shell reports SIGINT
-OUTPUT_CLOSED: Final = 141  # as a shell reports SIGPIPE: the reader of the output wants no more
+OUTPUT_CLOSED: Final = 141  # as a shell reports SIGPIPE: the reader of the output has closed it
 
 GROUP: Final = "popmq.commands"
-# What a bare install cannot run; named here, because there the code that would name them cannot be loaded.
+# Commands of extras. Listed here, because without the extra their code cannot be loaded.
 COMMANDS_OF: Final = {"server": ("serve", "backup", "restore", "db"), "console": ("console",)}
 _EXTRA_OF_MODULE: Final = {
     "psycopg": "postgres",
@@ -45,7 +45,7 @@ _EXTRA_OF_MODULE: Final = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    # Read when gRPC is loaded: what it logs of a server that ends ("Got goaway") is no answer to a command.
+    # gRPC reads it when it is loaded. Its log of a server that ends ("Got goaway") does not belong in the output.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     streams.prepare()
     try:
@@ -53,17 +53,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except (OSError, SystemExit):  # --help and usage errors end by SystemExit
-        fault = streams.fault_of_output()
-        if fault is None:
+        failure = streams.output_failure()
+        if failure is None:
             raise
-        streams.give_up(1)
-        if isinstance(fault, BrokenPipeError):
+        streams.discard(1)
+        if isinstance(failure, BrokenPipeError):
             return OUTPUT_CLOSED
-        return _say(f"the output cannot be written: {fault.strerror}", REFUSED)
+        return _fail(f"the output cannot be written: {failure.strerror}", REFUSED)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every command of this installation."""
+    """The parser of all commands of this installation."""
     root = _Parser(prog="popmq", description="PopMQ: a RocketMQ 5 compatible message broker.", epilog=_EPILOG)
     root.add_argument("--version", action="version", version=f"popmq {metadata.version('popmq')}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
@@ -83,17 +83,17 @@ def _run(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()
         return status
     except UsageError as error:
-        return _say(error, USAGE)
+        return _fail(error, USAGE)
     except Unreachable as error:
-        return _say(_unreachable(error.sentence), UNREACHABLE)
+        return _fail(_unreachable(error.sentence), UNREACHABLE)
     except NotFound as error:
-        return _say(error.sentence, NOT_FOUND)
+        return _fail(error.sentence, NOT_FOUND)
     except Unauthorized as error:
-        return _say(f"{error.sentence}; popmq takes them from POPMQ_ACCESS_KEY and POPMQ_ACCESS_SECRET", REFUSED)
+        return _fail(f"{error.sentence}; popmq reads them from POPMQ_ACCESS_KEY and POPMQ_ACCESS_SECRET", REFUSED)
     except PopError as error:
-        return _say(in_options(error.sentence), REFUSED)
+        return _fail(in_options(error.sentence), REFUSED)
     except ModuleNotFoundError as missing:
-        return _say(_needs(arguments.command, _extra_of(arguments, missing)), REFUSED)
+        return _fail(_needs(arguments.command, _extra_of(arguments, missing)), REFUSED)
 
 
 def _unreachable(sentence: str) -> str:
@@ -102,8 +102,8 @@ def _unreachable(sentence: str) -> str:
     return f"{sentence}; start a server with: popmq serve, or name another with --endpoint"
 
 
-def _say(sentence: object, status: int) -> int:
-    complain(f"popmq: {sentence}")
+def _fail(sentence: object, status: int) -> int:
+    print_error(f"popmq: {sentence}")
     return status
 
 
@@ -123,10 +123,10 @@ def _needs(command: str, extra: str) -> str:
 
 
 def _add_missing(commands: Any, extra: str, missing: ModuleNotFoundError) -> None:
-    """Commands that are there in name, so that typing one tells what to install."""
+    """Adds commands that only report which extra to install."""
 
     def refuse(arguments: argparse.Namespace) -> int:
-        return _say(_needs(arguments.command, extra), REFUSED)
+        return _fail(_needs(arguments.command, extra), REFUSED)
 
     for name in COMMANDS_OF.get(extra, ()):
         command = commands.add_parser(name, help=f"needs pip install 'popmq[{extra}]' ({missing.name} is missing)")
@@ -144,7 +144,7 @@ _WRONG_CHOICE: Final = re.compile("invalid choice: '([^']*)'")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes the global options at every level, and says in one sentence what is wrong with the rest.
+    """Takes the global options at every level, and reports wrong arguments in one sentence.
 
     With `instead` set, it accepts any arguments and runs that function.
     """
@@ -158,7 +158,7 @@ class _Parser(argparse.ArgumentParser):
         if is_root:
             self.set_defaults(endpoint=None, access_key=None, namespace="", json=False)
             self.set_defaults(ca=None, client_cert=None, client_key=None)
-            self.set_defaults(confirm=confirm)  # the server's commands do not import the client's
+            self.set_defaults(confirm=confirm)  # for the server's commands, which do not import the client
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         arguments, rest = self.parse_known_args(args, namespace)
@@ -177,7 +177,7 @@ class _Parser(argparse.ArgumentParser):
         if self.instead is not None:
             return argparse.Namespace(run=self.instead), []
         arguments, rest = super().parse_known_args(args, namespace)
-        # The innermost one comes first: it knows what the command takes.
+        # The innermost parser is first: it has the options of the command.
         arguments.parser = getattr(arguments, "parser", self)
         return arguments, rest
 
@@ -187,12 +187,12 @@ class _Parser(argparse.ArgumentParser):
             choices = [str(each) for action in self._actions for each in action.choices or ()]
             meant = difflib.get_close_matches(wrong[1], choices, 1)
             hint = f"; did you mean {meant[0]}?" if meant else ""
-        complain(f"popmq: {message}{hint} (see {self.prog} --help)")  # argparse would leave it in a buffer
+        print_error(f"popmq: {message}{hint} (see {self.prog} --help)")  # argparse would leave the sentence in a buffer
         sys.exit(USAGE)
 
     def _add_globals(self, *, shown: bool) -> None:
         def add(*names: str, text: str, **kind: Any) -> None:
-            # Suppressed defaults: a command's own level must not undo what stood before it.
+            # Suppressed defaults: the parser of a command must not reset an option that was given before it.
             described = text if shown else argparse.SUPPRESS
             self.add_argument(*names, default=argparse.SUPPRESS, help=described, **kind)
 
@@ -220,7 +220,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _nearest(wrong: str, options: Iterable[str]) -> str | None:
-    """The option that has all words of the wrong one, or else letters that are much like its letters."""
+    """The option that has all words of the wrong one, or else the most similar one."""
     names = {each.strip("-"): each for each in options}
     words = {"database" if word == "db" else word for word in wrong.strip("-").split("-")}
     containing = [each for each in names if words <= set(each.split("-"))]

@@ -1,5 +1,8 @@
-"""`popmq acl …`: who may do what. A secret is read from standard input, a prompt or the environment, never typed as an
-argument, which every process of the machine could read; one that the command makes is shown once."""
+"""`popmq acl …`: users and their policies.
+
+A secret is read from standard input, a prompt or the environment, never from an argument, which every process of the
+machine could read. A secret that the command makes is shown once.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from typing import Any
 from popclient.admin import Admin, Policy, User
 from popclient.cli import OK, REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm
-from popclient.cli.output import hint_lines, picked, say, table
+from popclient.cli.output import hint_lines, picked, report, table_of
 
-OFFLINE = "popmq.offline"  # the entry points of what can be done without a server
+OFFLINE = "popmq.offline"  # the entry points for administration without a server
 
 
 def add_user(arguments: Namespace) -> int:
@@ -23,7 +26,7 @@ def add_user(arguments: Namespace) -> int:
     with _admin(arguments) as admin:
         made = admin.create_user(arguments.name, given, is_admin=arguments.admin)
     kind = "admin" if made.user.is_admin else "user"
-    return _say_secret(arguments, made.user, made.secret, given, f"made {kind} {made.user.access_key}")
+    return _report_secret(arguments, made.user, made.secret, given, f"created {kind} {made.user.access_key}")
 
 
 def rotate_secret(arguments: Namespace) -> int:
@@ -32,34 +35,35 @@ def rotate_secret(arguments: Namespace) -> int:
     given = _secret(arguments)
     with _admin(arguments) as admin:
         changed = admin.rotate_secret(arguments.name, given)
-    return _say_secret(
-        arguments, changed.user, changed.secret, given, f"user {changed.user.access_key} has another secret"
+    return _report_secret(
+        arguments, changed.user, changed.secret, given, f"user {changed.user.access_key} has a new secret"
     )
 
 
 def list_users(arguments: Namespace) -> int:
     with _admin(arguments) as admin:
         users = admin.list_users()
-    rows = [
-        (each.access_key, "admin" if each.is_admin else "user", each.disabled_at, each.created_at) for each in users
-    ]
-    return say(
-        arguments,
-        [_user_document(each) for each in users],
-        table(["access key", "kind", "disabled", "created"], rows, "no users"),
+    lines = table_of(
+        users,
+        "access_key kind disabled created",
+        "no users",
+        kind=lambda user: "admin" if user.is_admin else "user",
+        disabled="disabled_at",
+        created="created_at",
     )
+    return report(arguments, list(map(_user_document, users)), lines)
 
 
 def disable_user(arguments: Namespace) -> int:
     with _admin(arguments) as admin:
         user = admin.disable_user(arguments.name)
-    return say(arguments, _user_document(user), [f"user {user.access_key} is shut out"])
+    return report(arguments, _user_document(user), [f"user {user.access_key} is disabled"])
 
 
 def enable_user(arguments: Namespace) -> int:
     with _admin(arguments) as admin:
         user = admin.enable_user(arguments.name)
-    return say(arguments, _user_document(user), [f"user {user.access_key} is let in"])
+    return report(arguments, _user_document(user), [f"user {user.access_key} is enabled"])
 
 
 def remove_user(arguments: Namespace) -> int:
@@ -68,25 +72,30 @@ def remove_user(arguments: Namespace) -> int:
         if not confirm(arguments, f"removes user {arguments.name} with its policies ({policies})"):
             return REFUSED
         admin.delete_user(arguments.name)
-    return say(arguments, {"access_key": arguments.name, "removed": True}, [f"removed user {arguments.name}"])
+    return report(arguments, {"access_key": arguments.name, "removed": True}, [f"removed user {arguments.name}"])
 
 
 def add_policy(arguments: Namespace) -> int:
     kind, pattern, _ = arguments.resource
     with _admin(arguments) as admin:
         policy = admin.add_policy(arguments.user, arguments.effect, arguments.actions, kind, pattern)
-    return say(arguments, _policy_document(policy), [f"policy {policy.id}: {_sentence(policy)}"])
+    return report(arguments, _policy_document(policy), [f"policy {policy.id}: {_sentence(policy)}"])
 
 
 def list_policies(arguments: Namespace) -> int:
     with _admin(arguments) as admin:
         policies = admin.list_policies(arguments.user or "")
-    columns = ["policy", "user", "effect", "actions", "resource", "namespace", "created"]
-    rows = [
-        (each.id, each.access_key, each.effect, ",".join(each.actions), _written(each), each.namespace, each.created_at)
-        for each in policies
-    ]
-    return say(arguments, [_policy_document(each) for each in policies], table(columns, rows, "no policies"))
+    lines = table_of(
+        policies,
+        "policy user effect actions resource namespace created",
+        "no policies",
+        policy="id",
+        user="access_key",
+        actions=lambda policy: ",".join(policy.actions),
+        resource=_resource,
+        created="created_at",
+    )
+    return report(arguments, list(map(_policy_document, policies)), lines)
 
 
 def remove_policy(arguments: Namespace) -> int:
@@ -94,26 +103,26 @@ def remove_policy(arguments: Namespace) -> int:
         if not confirm(arguments, f"removes policy {arguments.id}"):
             return REFUSED
         gone = admin.remove_policy(arguments.id)
-    return say(arguments, _policy_document(gone), [f"removed policy {gone.id}: {_sentence(gone)}"])
+    return report(arguments, _policy_document(gone), [f"removed policy {gone.id}: {_sentence(gone)}"])
 
 
 def explain(arguments: Namespace) -> int:
-    """Exit code 0 where the user may, 1 where it may not."""
+    """Exit code 0 if the user may, 1 if not."""
     kind, name, is_assumed = arguments.resource
     action = arguments.what.upper()
     with _admin(arguments) as admin:
-        told = admin.explain_access(arguments.user, action, kind, name)
+        answer = admin.explain_access(arguments.user, action, kind, name)
     hints = []
     if is_assumed and action == "SUB":
         hints.append(f"{name} is taken for a topic; for the consumer group of that name write group:{name}")
-    policy = None if told.policy is None else _policy_document(told.policy)
-    document = {"allowed": told.allowed, "policy": policy, "reason": told.reason, "hints": hints}
-    say(arguments, document, [told.reason, *hint_lines(hints)])
-    return OK if told.allowed else REFUSED
+    policy = None if answer.policy is None else _policy_document(answer.policy)
+    document = {"allowed": answer.allowed, "policy": policy, "reason": answer.reason, "hints": hints}
+    report(arguments, document, [answer.reason, *hint_lines(hints)])
+    return OK if answer.allowed else REFUSED
 
 
 def _admin(arguments: Namespace) -> Admin:
-    """The server's administration; the database's own, where it is named and no server runs on it."""
+    """The administration of a server, or of the database if its URL is given: then no server may run on it."""
     config = client_config(arguments)
     if not arguments.database_url:
         return Admin(config)
@@ -124,7 +133,7 @@ def _admin(arguments: Namespace) -> Admin:
 
 
 def _secret(arguments: Namespace) -> str | None:
-    """The secret from where `--secret-from` says; None to make one."""
+    """The secret from the source in `--secret-from`; None: the command makes one."""
     source: str | None = arguments.secret_from
     if source is None:
         return None
@@ -141,24 +150,24 @@ def _secret(arguments: Namespace) -> str | None:
 def _prompted() -> str:
     first = getpass.getpass("secret: ")
     if getpass.getpass("again: ") != first:
-        raise UsageError("these were two different secrets; nothing was changed")
+        raise UsageError("the two secrets differ; nothing was changed")
     return first
 
 
-def _say_secret(arguments: Namespace, user: User, secret: str, given: str | None, done: str) -> int:
-    """A secret that was handed in is not shown again."""
+def _report_secret(arguments: Namespace, user: User, secret: str, given: str | None, done: str) -> int:
+    """Shows the secret only if the command has made it."""
     if given is not None:
-        return say(arguments, _user_document(user), [done])
+        return report(arguments, _user_document(user), [done])
     document = {**_user_document(user), "secret": secret}
-    return say(arguments, document, [done, f"its secret, shown this once: {secret}"])
+    return report(arguments, document, [done, f"its secret, which is shown only now: {secret}"])
 
 
 def _sentence(policy: Policy) -> str:
     within = f" in namespace {policy.namespace}" if policy.namespace else ""
-    return f"{policy.effect} {','.join(policy.actions)} {_written(policy)}{within} for {policy.access_key}"
+    return f"{policy.effect} {','.join(policy.actions)} {_resource(policy)}{within} for {policy.access_key}"
 
 
-def _written(policy: Policy) -> str:
+def _resource(policy: Policy) -> str:
     return f"{policy.resource_kind.lower()}:{policy.pattern}"
 
 

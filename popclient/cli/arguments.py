@@ -9,7 +9,8 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from popclient._arguments import MILLISECOND, parse_duration_ms
 from popclient.cli.output import visible
@@ -17,13 +18,11 @@ from popclient.config import ClientConfig, Tls
 
 if TYPE_CHECKING:
     from popclient.admin.facts import ExponentialBackoff
-from importlib import import_module
-from typing import Final
 
 _RATE = re.compile(r"([0-9]{1,9})/([smh])")
 _RATE_UNIT_S = {"s": 1, "m": 60, "h": 3_600}
 _DURATION_MAX = timedelta(days=3_650)
-_NO_FILES = ("public", "any")  # whom --ca may name besides a file's CA
+_NO_FILES = ("public", "any")  # values of --ca that are no files
 _EDGES = ("BEGINNING", "END")
 CLASSIFIERS = ("reason", "tag", "topic", "attempt", "message_group")
 PROPERTY = "property:"
@@ -31,7 +30,7 @@ _RESOURCE_KINDS = ("topic", "group")
 
 
 class UsageError(Exception):
-    """The arguments do not fit together; the sentence says why."""
+    """The arguments do not fit together; the sentence gives the reason."""
 
 
 def duration(written: str) -> timedelta:
@@ -51,7 +50,7 @@ def durations(written: str) -> list[timedelta]:
 
 
 def retry_intervals(written: str) -> list[timedelta] | ExponentialBackoff:
-    """`10s,30s,1m`, or `exponential:initial=5s,max=2h,multiplier=2`, of which each value may be left out."""
+    """`10s,30s,1m`, or `exponential:initial=5s,max=2h,multiplier=2`, where each value is optional."""
     kind, _, given = written.partition(":")
     if kind != "exponential":
         return durations(written)
@@ -62,7 +61,8 @@ def retry_intervals(written: str) -> list[timedelta] | ExponentialBackoff:
         name, _, value = part.strip().partition("=")
         if name not in _EXPONENTIAL or not value:
             raise argparse.ArgumentTypeError(
-                f"'{part}' is no value of exponential intervals; write exponential:initial=5s,max=2h,multiplier=2"
+                f"'{part}' is not a valid part of exponential intervals; write"
+                " exponential:initial=5s,max=2h,multiplier=2"
             )
         field, read = _EXPONENTIAL[name]
         values[field] = read(value)
@@ -83,20 +83,20 @@ _EXPONENTIAL: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-def place(written: str) -> str | datetime:
-    """`beginning`, `end`, or a moment such as `2026-11-20T10:00`, in the time zone of this machine unless it says."""
+def position(written: str) -> str | datetime:
+    """`beginning`, `end`, or a time such as `2026-11-20T10:00`, by default in the time zone of this machine."""
     if written.upper() in _EDGES:
         return written.upper()
     try:
         return datetime.fromisoformat(written).astimezone()
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
-            f"'{written}' is no place; write beginning, end, 2026-11-20T10:00 or 2026-11-20T10:00+01:00"
+            f"'{written}' is not a valid position; write beginning, end, 2026-11-20T10:00 or 2026-11-20T10:00+01:00"
         ) from None
 
 
 def moment(written: str) -> datetime:
-    """`2026-11-20T10:00`, in the time zone of this machine unless it says, or a duration ago by its clock: `2h`."""
+    """`2026-11-20T10:00`, by default in the time zone of this machine, or a duration before now by its clock: `2h`."""
     try:
         return datetime.fromisoformat(written).astimezone()
     except (ValueError, OverflowError):
@@ -105,12 +105,12 @@ def moment(written: str) -> datetime:
         return datetime.now().astimezone() - duration(written)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            f"'{written}' is no time; write 2026-11-20T10:00, 2026-11-20T10:00+01:00, or how long ago: 30m, 2h, 3d"
+            f"'{written}' is no time; write 2026-11-20T10:00, 2026-11-20T10:00+01:00, or a duration ago: 30m, 2h, 3d"
         ) from None
 
 
 def rate(written: str) -> float:
-    """`100/s`, `30/m` or `500/h`, as so many a second."""
+    """`100/s`, `30/m` or `500/h`, as a number per second."""
     found = _RATE.fullmatch(written)
     if found is None or not int(found[1]):
         raise argparse.ArgumentTypeError(f"'{written}' is no rate; write 100/s, 30/m or 500/h")
@@ -139,10 +139,10 @@ def numbers(least: int, most: int) -> Callable[[str], list[int]]:
 
 
 def classifier(written: str) -> str:
-    """What dead letters can be told apart by: one of their own facts, or `property:NAME`."""
+    """A field by which dead letters are classified, or `property:NAME`."""
     if written not in CLASSIFIERS and (not written.startswith(PROPERTY) or written == PROPERTY):
         known = ", ".join(CLASSIFIERS)
-        raise argparse.ArgumentTypeError(f"'{written}' tells none apart; write {known} or {PROPERTY}NAME")
+        raise argparse.ArgumentTypeError(f"'{written}' is no class of dead letters; write {known} or {PROPERTY}NAME")
     return written
 
 
@@ -155,7 +155,7 @@ def key_value(written: str) -> tuple[str, str]:
 
 
 class Named(NamedTuple):
-    """A topic or group as it was typed; without its kind it `is_assumed` to be a topic."""
+    """A topic or group as the user typed it. is_assumed: without a kind it is a topic."""
 
     kind: str
     name: str
@@ -163,7 +163,7 @@ class Named(NamedTuple):
 
 
 def resource(written: str) -> Named:
-    """`topic:orders*` or `group:billing`; a name alone is a topic's."""
+    """`topic:orders*` or `group:billing`; a name without a kind is that of a topic."""
     kind, colon, name = written.partition(":")
     if not colon:
         kind, name = "topic", written
@@ -184,12 +184,12 @@ def secret_source(written: str) -> str:
     """`stdin`, `prompt` or `env:NAME`."""
     if written in {"stdin", "prompt"} or (written.startswith("env:") and len(written) > len("env:")):
         return written
-    # Not shown: it may be a secret typed in the wrong place.
-    raise argparse.ArgumentTypeError("that is no source of a secret; write stdin, prompt or env:NAME")
+    # Without the value: it may be a secret that was typed here by mistake.
+    raise argparse.ArgumentTypeError("the value is no source of a secret; write stdin, prompt or env:NAME")
 
 
 def client_config(arguments: argparse.Namespace) -> ClientConfig:
-    """The server, the namespace and the user that the global options mean."""
+    """The server, the namespace and the user of the global options."""
     endpoint = arguments.endpoint or os.environ.get("POPMQ_ENDPOINT") or os.environ.get("ROCKETMQ_ENDPOINTS", "")
     access_key, access_secret = _credentials(arguments)
     try:
@@ -205,7 +205,7 @@ def client_config(arguments: argparse.Namespace) -> ClientConfig:
 
 
 def _tls(arguments: argparse.Namespace, endpoint: str) -> bool | Tls:
-    """Whether and how to speak TLS. Raises ValueError where that makes no sense."""
+    """How to use TLS, or False. Raises ValueError for options that do not fit together."""
 
     def given(name: str) -> str | None:
         return getattr(arguments, name) or os.environ.get(f"POPMQ_{name.upper()}") or None
@@ -234,29 +234,29 @@ def _credentials(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def add_yes(parser: argparse.ArgumentParser, *more: str) -> None:
-    """The option of every command that asks before it removes or moves something; `more`: other names of it."""
+    """The option of every command that asks before it removes or moves something; `more`: its other names."""
     parser.add_argument("--yes", *more, action="store_true", help="do not ask")
 
 
 def add_max(parser: argparse.ArgumentParser, most: int, default: int = 32, text: str = "at most this many") -> None:
-    """How many of a list to show."""
+    """The option for how many entries of a list to show."""
     parser.add_argument("--max", type=number(1, most), default=default, metavar="N", help=f"{text} ({default})")
 
 
 def confirm(arguments: argparse.Namespace, what: str) -> bool:
-    """Whether to go on with what cannot be undone: with `--yes`, or after a question on a terminal.
+    """Whether to continue with a change that cannot be undone: with `--yes`, or after a question on a terminal.
 
-    what: what the command will do, with counts: "deletes topic orders with 18,910 messages". Raises `UsageError` if
-    there is no terminal to ask on.
+    what: the change with counts, such as "deletes topic orders with 18,910 messages". Raises `UsageError` without a
+    terminal.
     """
     if arguments.yes:
         return True
     if not sys.stdin.isatty():
         raise UsageError(f"this {what}; it cannot be undone, confirm it with --yes")
-    print(visible(f"This {what}. It cannot be undone. Go on? [y/N] "), end="", file=sys.stderr, flush=True)
+    print(visible(f"This {what}. It cannot be undone. Continue? [y/N] "), end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
-    print("nothing is changed", file=sys.stderr)
+    print("nothing was changed", file=sys.stderr)
     return False
 
 
@@ -277,14 +277,14 @@ _OPTIONS: Final = (
 
 
 def in_options(sentence: str) -> str:
-    """The sentence with options of the command line in place of the client's arguments."""
+    """The sentence with options of the command line instead of arguments of the client."""
     for argument, option in _OPTIONS:
         sentence = sentence.replace(argument, option)
     return sentence
 
 
 def is_about_tls(sentence: str) -> bool:
-    """Is the failure one of TLS?"""
+    """Is it a failure of TLS?"""
     return "TLS" in sentence or "certificate" in sentence
 
 

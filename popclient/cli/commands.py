@@ -1,4 +1,4 @@
-"""The client's commands with their arguments. The module named in each command does the work."""
+"""The client's commands with their arguments. Each command names the function that does the work."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from popclient.cli.arguments import (
     key_value,
     moment,
     number,
-    place,
+    position,
     resource,
     retry_intervals,
     secret_source,
 )
-from popclient.cli.dlq_commands import add_dlq
+from popclient.cli.dead_letters.commands import add_dlq
 
-QUEUES_MAX = 2**31 - 1  # of the wire; what a topic may have, the server says
+QUEUES_MAX = 2**31 - 1  # of the wire; the server has its own limit
 ATTEMPTS_MAX = 2**31 - 1
 OFFSET_MAX = 2**40
 ID_MAX = 2**63 - 1
@@ -33,42 +33,42 @@ SHOWN_MAX = 100
 
 
 def add_commands(commands: Any) -> None:
-    """Add the client's commands to the `popmq` command line."""
+    """Add the client's commands to the parser of `popmq`."""
     _add_topic(add_actions(commands, "topic", "manage topics"))
     _add_group(add_actions(commands, "group", "manage consumer groups"))
-    _add_lite(add_actions(commands, "lite", "look at lite topics"))
+    _add_lite(add_actions(commands, "lite", "show lite topics"))
     _add_client(add_actions(commands, "client", "list connected clients, and send them requests"))
-    _add_message(add_actions(commands, "message", "send, receive and look at messages"))
+    _add_message(add_actions(commands, "message", "send, receive and show messages"))
     _add_filter(add_actions(commands, "filter", "try SQL filters"))
-    add_dlq(add_actions(commands, "dlq", "look at dead letters, redrive, export or delete them"))
+    add_dlq(add_actions(commands, "dlq", "show, redrive, export or delete dead letters"))
     _add_acl(add_actions(commands, "acl", "manage users and their policies"))
     _add_relay(commands)
     _add_why(commands)
-    clock = add_actions(commands, "clock", "the server's system clock")
-    add_command(clock, "confirm", "confirm that it is right; retention then goes on", "groups:confirm_clock")
+    clock = add_actions(commands, "clock", "the system clock of the server")
+    add_command(clock, "confirm", "confirm that the clock is right; retention then continues", "server:confirm_clock")
     _add_top(commands)
-    add_command(commands, "health", "whether the server works and should get requests, and why", "groups:show_health")
+    add_command(commands, "health", "show whether the server works and should get requests, and why", "server:health")
     repair = add_command(
         commands,
         "repair",
-        "show what keeps messages from ever being delivered; repair it with --yes",
-        "groups:repair_store",
+        "show defects of the store that keep messages from being delivered; --yes repairs them",
+        "server:repair",
     )
-    repair.add_argument("--yes", action="store_true", help="repair it")
-    add_command(commands, "status", "the server in numbers, and the lag of each group", "groups:show_server")
+    repair.add_argument("--yes", action="store_true", help="repair the defects")
+    add_command(commands, "status", "show server statistics, and the lag of each group", "server:status")
 
 
 def _add_topic(actions: Any) -> None:
     create = add_command(actions, "create", "create a topic", "topics:create", "name")
     _add_queues(create, "message queues (8)")
     _add_types(create, "a message type that it accepts; may be repeated (NORMAL)")
-    _add_expiry(create, "how long a lite topic lives after its last message (for ever)")
+    _add_expiry(create, "delete a lite topic this long after its last message (never)")
     add_command(actions, "list", "list the topics", "topics:list_all")
     add_command(actions, "show", "show a topic and its queues", "topics:show", "name")
     update = add_command(actions, "update", "add queues, change the accepted message types", "topics:update", "name")
     _add_queues(update, "the new number of message queues; it can only grow")
     _add_types(update, "a message type that it accepts from now on; may be repeated")
-    _add_expiry(update, "how long a lite topic lives after its last message; 0s: for ever")
+    _add_expiry(update, "delete a lite topic this long after its last message; 0s: never")
     _add_delete(actions, "delete a topic with its messages", "topics:delete")
 
 
@@ -76,29 +76,27 @@ def _add_group(actions: Any) -> None:
     create = add_command(actions, "create", "create a consumer group", "groups:create", "name")
     _add_policy(create, "(17)", "(10s,30s,1m … 2h)", "(3s)", "(errors)")
     create.add_argument(
-        "--consume-from",
-        choices=("earliest", "latest"),
-        help="where it starts in a topic at its first receive (earliest)",
+        "--consume-from", choices=("earliest", "latest"), help="the position of its first receive in a topic (earliest)"
     )
     _add_lite_model(
-        create, "a group for lite topics: which of them each client gets (those it names, shared or alone; all)"
+        create, "for lite topics: each client gets those that it names, shared or exclusive, or all (wildcard)"
     )
     add_command(actions, "list", "list the consumer groups", "groups:list_all")
     add_command(actions, "show", "show a group and its lag", "groups:show", "name")
     update = add_command(actions, "update", "change attempts, retry intervals, history, lite model", "groups:update")
     update.add_argument("name", metavar="NAME")
     _add_policy(update, "", "", "", "")
-    _add_lite_model(update, "the same as at create, only for a group that was never used")
+    _add_lite_model(update, "as in create; only for a group that was never used")
     _add_delete(actions, "delete a group with its progress and its dead letters", "groups:delete")
     _add_progress(actions)
 
 
 def _add_lite(actions: Any) -> None:
-    listed = add_command(actions, "list", "list the lite topics of a topic", "lite:list_all", "topic")
-    listed.add_argument("--prefix", default="", help="only those whose names begin so")
+    listed = add_command(actions, "list", "list the lite topics of a topic", "topics:list_lite", "topic")
+    listed.add_argument("--prefix", default="", help="only those whose names begin with this")
     listed.add_argument("--after", default="", metavar="NAME", help="only those after this name")
     add_max(listed, PAGE_MAX)
-    show = add_command(actions, "show", "show a lite topic, and what each group does with it", "lite:show", "topic")
+    show = add_command(actions, "show", "show a lite topic and its state in each group", "topics:show_lite", "topic")
     show.add_argument("lite_topic", metavar="NAME")
 
 
@@ -106,7 +104,7 @@ def _add_client(actions: Any) -> None:
     listed = add_command(actions, "list", "list the clients connected to this server", "clients:list_all")
     listed.add_argument("--group", help="only the consumers of this group")
     stack = add_command(actions, "stack", "show the stack traces of a client's threads", "clients:stack")
-    verify = add_command(actions, "verify", "let a client's listener consume a message, as a trial", "clients:verify")
+    verify = add_command(actions, "verify", "let a client's listener consume a message as a trial", "clients:verify")
     reconnect = add_command(actions, "reconnect", "make a client open a new session", "clients:reconnect")
     for each in (stack, verify, reconnect):
         each.add_argument("client_id", metavar="CLIENT_ID")
@@ -122,11 +120,11 @@ def _add_progress(actions: Any) -> None:
         actions, "reset", "move a group to another offset; see --dry-run", "progress:reset", "group", "topic"
     )
     where = reset.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to", type=place, metavar="PLACE", help="beginning, end, or a time such as 2026-11-20T10:00")
+    where.add_argument("--to", type=position, metavar="POSITION", help="beginning, end, or a time: 2026-11-20T10:00")
     where.add_argument("--offset", type=number(0, OFFSET_MAX), metavar="N", help="an offset; with --queue")
     reset.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="only in this queue (all)")
     reset.add_argument("--dry-run", action="store_true", help="show the result without changing anything")
-    reset.add_argument("--force", action="store_true", help="also in a topic that the group has not read: begin there")
+    reset.add_argument("--force", action="store_true", help="also in a topic that the group has not read yet")
     add_yes(reset)
 
     skip = add_command(actions, "skip", "mark one message as consumed without delivering it", "progress:skip", "group")
@@ -151,10 +149,12 @@ def _add_progress(actions: Any) -> None:
     clone.add_argument("--topic", help="only in this topic")
 
     offsets = add_actions(actions, "offsets", "export and import a group's progress")
-    export = add_command(offsets, "export", "write it to a file, in the classic JSON format", "progress:write", "group")
-    export.add_argument("file", metavar="FILE", nargs="?", default="-", help="(standard output)")
-    load = add_command(offsets, "import", "set it as in such a file", "progress:read", "group")
-    load.add_argument("file", metavar="FILE", help="- reads standard input")
+    export = add_command(
+        offsets, "export", "export progress in the classic JSON format", "progress:export_offsets", "group"
+    )
+    export.add_argument("file", metavar="FILE", nargs="?", default="-", help="the file (standard output)")
+    load = add_command(offsets, "import", "import progress from an exported file", "progress:import_offsets", "group")
+    load.add_argument("file", metavar="FILE", help="the file; - is standard input")
     load.add_argument("--as", dest="name_in_file", metavar="NAME", help="the name of the group in the file (GROUP)")
     add_yes(load)
 
@@ -162,15 +162,15 @@ def _add_progress(actions: Any) -> None:
 def _add_message(actions: Any) -> None:
     send = add_command(actions, "send", "send a message", "messages:send", "topic")
     send.add_argument("body", metavar="BODY", help="the body; - reads it from standard input")
-    send.add_argument("--tag", help="a word for the filters of consumers")
-    send.add_argument("--key", action="append", default=[], help="a word for finding the message; may be repeated")
+    send.add_argument("--tag", help="a word by which consumers filter")
+    send.add_argument("--key", action="append", default=[], help="a word to find the message by; may be repeated")
     send.add_argument(
         "--property", action="append", default=[], type=key_value, metavar="NAME=VALUE", help="may be repeated"
     )
     kind = send.add_mutually_exclusive_group()
     kind.add_argument("--delay", type=duration, help="deliver it after this duration")
     kind.add_argument("--lite-topic", metavar="NAME", help="the lite topic, in a topic of the type LITE")
-    send.add_argument("--count", type=number(1, SEND_MAX), default=1, help="how many times to send it (1)")
+    send.add_argument("--count", type=number(1, SEND_MAX), default=1, help="send it this many times (1)")
 
     receive = add_command(actions, "receive", "receive messages for a group", "messages:receive", "topic")
     receive.add_argument("--group", required=True, help="the consumer group to receive for")
@@ -189,7 +189,7 @@ def _add_message(actions: Any) -> None:
         "--ack",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="ack them once printed; without it they are delivered again after --invisible",
+        help="ack them after they are printed; otherwise they are delivered again after --invisible",
     )
 
     peek = add_command(actions, "peek", "show the oldest messages without receiving them", "messages:peek", "topic")
@@ -205,14 +205,18 @@ def _add_message(actions: Any) -> None:
     find.add_argument("--tag", help="its tag")
     find.add_argument("--lite-topic", metavar="NAME", help="its lite topic")
     find.add_argument("--where", default="", metavar="EXPRESSION", help="a SQL filter on properties, such as 'a > 3'")
-    find.add_argument("--since", type=moment, metavar="TIME", help="stored since then: 2026-11-20T10:00, or 2h for ago")
-    find.add_argument("--until", type=moment, metavar="TIME", help="stored before then, in the same form")
-    find.add_argument("--max", type=number(1, SHOWN_MAX), default=10, metavar="N", help="how many to show at once (10)")
-    find.add_argument("--page", default="", help="go on where an earlier search ended: its last line has the page")
+    find.add_argument(
+        "--since", type=moment, metavar="TIME", help="stored since this time: 2026-11-20T10:00, or 2h ago: 2h"
+    )
+    find.add_argument("--until", type=moment, metavar="TIME", help="stored before this time, in the same form")
+    find.add_argument("--max", type=number(1, SHOWN_MAX), default=10, metavar="N", help="at most this many (10)")
+    find.add_argument("--page", default="", help="continue an earlier search: its last line has the page")
 
-    scheduled = add_command(actions, "scheduled", "delayed messages and halves of transactions", "messages:list_all")
+    scheduled = add_command(
+        actions, "scheduled", "list delayed and undecided transactional messages", "messages:list_scheduled"
+    )
     scheduled.add_argument("--topic", required=True)
-    scheduled.add_argument("--max", type=number(1, SEND_MAX), default=100, help="how many to show, by due time (100)")
+    scheduled.add_argument("--max", type=number(1, SEND_MAX), default=100, help="at most this many, by due time (100)")
 
     cancel = add_command(actions, "cancel", "remove scheduled messages before they are delivered", "messages:cancel")
     cancel.add_argument("message_id", metavar="ID", nargs="*", help="the id of a message")
@@ -229,23 +233,23 @@ def _add_filter(actions: Any) -> None:
     test = add_command(actions, "test", "apply a SQL filter to stored messages", "filters:test")
     test.add_argument("expression", metavar="EXPRESSION", help="such as \"a > 3 AND TAGS IN ('x', 'y')\"")
     test.add_argument("--topic", required=True, help="the topic of the messages")
-    test.add_argument("--last", type=duration, metavar="DURATION", help="only messages stored since so long ago (all)")
+    test.add_argument("--last", type=duration, metavar="DURATION", help="only those stored within this duration (all)")
     test.add_argument(
-        "--max", type=number(1, SHOWN_MAX), default=10, metavar="N", help="how many of the newest matches to show (10)"
+        "--max", type=number(1, SHOWN_MAX), default=10, metavar="N", help="at most this many of the newest (10)"
     )
 
 
 def _add_why(commands: Any) -> None:
     why = add_command(commands, "why", "explain the state of a message in one sentence", "messages:explain")
     why.add_argument("message_id", metavar="ID")
-    why.add_argument("--group", required=True, help="the consumer group that waits for it")
+    why.add_argument("--group", required=True, help="the consumer group")
     why.add_argument("--topic", help="search only this topic")
 
 
 def _add_top(commands: Any) -> None:
-    top = add_command(commands, "top", "the groups of a server, live on the terminal", "top:top")
-    top.add_argument("--once", action="store_true", help="print one frame and end")
-    top.add_argument("--interval", type=duration, default="2s", metavar="DURATION", help="between two frames (2s)")
+    top = add_command(commands, "top", "show the groups of a server live on the terminal", "top:top")
+    top.add_argument("--once", action="store_true", help="print one frame and exit")
+    top.add_argument("--interval", type=duration, default="2s", metavar="DURATION", help="time between frames (2s)")
     top.add_argument(
         "--sort",
         choices=("r", "o", "i", "d", "n"),
@@ -259,17 +263,17 @@ def _add_relay(commands: Any) -> None:
     relay.add_argument(
         "--database-url", required=True, metavar="URL", help="SQLAlchemy URL of the database with the outbox"
     )
-    relay.add_argument("--once", action="store_true", help="end when the outbox is empty")
+    relay.add_argument("--once", action="store_true", help="exit when the outbox is empty")
 
 
 def _add_acl(actions: Any) -> None:
     user = add_actions(actions, "user", "manage users")
     add = _add_offline(user, "add", "create a user", "acl:add_user")
     add.add_argument("name", metavar="ACCESS_KEY")
-    add.add_argument("--admin", action="store_true", help="an administrator, who may do everything")
+    add.add_argument("--admin", action="store_true", help="make it an administrator, who may do everything")
     _add_secret(add)
     _add_offline(user, "list", "list the users", "acl:list_users")
-    rotate = _add_offline(user, "rotate", "give a user a new secret; the old one is refused", "acl:rotate_secret")
+    rotate = _add_offline(user, "rotate", "replace the secret of a user; the old one is refused", "acl:rotate_secret")
     rotate.add_argument("name", metavar="ACCESS_KEY")
     _add_secret(rotate)
     add_yes(rotate)
@@ -291,16 +295,16 @@ def _add_acl(actions: Any) -> None:
     remove.add_argument("id", type=number(1, ID_MAX), metavar="POLICY")
     add_yes(remove)
 
-    explain = _add_offline(actions, "explain", "say whether a user may do something, and why", "acl:explain")
+    explain = _add_offline(actions, "explain", "show whether a user may do something, and why", "acl:explain")
     explain.add_argument("user", metavar="ACCESS_KEY")
     explain.add_argument("what", type=str.upper, choices=("PUB", "SUB"), metavar="PUB|SUB")
     _add_resource(explain, "topic:NAME or group:NAME; of --namespace")
 
 
 def _add_offline(commands: Any, name: str, text: str, work: str) -> argparse.ArgumentParser:
-    """A command that needs no server if it has the database's URL."""
+    """A command that works without a server if the URL of the database is given."""
     parser = add_command(commands, name, text, work)
-    parser.add_argument("--database-url", metavar="URL", help="work on this database, while no server runs")
+    parser.add_argument("--database-url", metavar="URL", help="use this database; no server may run on it")
     return parser
 
 
@@ -309,7 +313,7 @@ def _add_secret(parser: argparse.ArgumentParser) -> None:
         "--secret-from",
         type=secret_source,
         metavar="SOURCE",
-        help="the secret: stdin, prompt or env:NAME; without it popmq makes a secret and shows it once",
+        help="read the secret from stdin, prompt or env:NAME; by default popmq makes a secret and shows it once",
     )
 
 

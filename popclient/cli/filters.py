@@ -1,4 +1,4 @@
-"""`popmq filter …` and `popmq message find`, which show messages without their bodies."""
+"""`popmq filter …` and `popmq message find`: find messages and show them without their bodies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from popclient.admin import Admin, FilterTrial
 from popclient.cli.arguments import UsageError, client_config
-from popclient.cli.output import hint_lines, picked, place_of, say, table, utc
+from popclient.cli.output import STORED, STORED_CELLS, hint_lines, picked, properties_text, report, table_of, utc
 from popclient.message import MessageView
 
 _TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n\r]*|/\*(?s:.*?)\*/|[A-Za-z_$][\w$]*|<>|<=|>=|\S")
@@ -30,7 +30,7 @@ def test(arguments: Namespace) -> int:
         "hints": hints,
         "messages": list(map(_match_document, trial.newest)),
     }
-    return say(arguments, document, _lines(trial, hints))
+    return report(arguments, document, _lines(trial, hints))
 
 
 def find(arguments: Namespace) -> int:
@@ -50,18 +50,20 @@ def find(arguments: Namespace) -> int:
         )
     document = {
         **picked(found, "examined matched complete next_page"),
-        "messages": [
-            {"topic": each.topic, "keys": list(each.keys), **_match_document(each)} for each in found.messages
-        ],
+        "messages": [{**picked(each, "topic keys"), **_match_document(each)} for each in found.messages],
     }
-    columns = ["topic", "message id", "queue", "offset", "stored", "tag", "keys"]
-    rows = [(each.topic, *place_of(each), ", ".join(each.keys)) for each in found.messages]
-    lines = table(columns, rows, "no message matches")
+    lines = table_of(
+        found.messages,
+        f"topic {STORED} keys",
+        "no message matches",
+        **STORED_CELLS,
+        keys=lambda message: ", ".join(message.keys),
+    )
     if not found.complete:
-        go_on = f"go on with --page {found.next_page}, or " if found.next_page else ""
-        narrower = "narrow it with --topic, --since or --until"
+        go_on = f"continue with --page {found.next_page}, or " if found.next_page else ""
+        narrower = "narrow the search with --topic, --since or --until"
         lines += ["", f"{found.examined} messages were examined, and there are more; {go_on}{narrower}"]
-    return say(arguments, document, lines)
+    return report(arguments, document, lines)
 
 
 def _match_document(each: MessageView) -> dict[str, Any]:
@@ -74,7 +76,7 @@ def _match_document(each: MessageView) -> dict[str, Any]:
 
 
 def _hints(expression: str) -> list[str]:
-    """Where NOT takes the property alone, as it does in the field's grammar: legal, and hardly ever meant."""
+    """Where NOT applies to the property alone, as SQL92 filters define it: legal, but rarely what the user wants."""
     words = [each for each in _TOKEN.findall(expression) if not each.startswith(_UNREAD)] + [""]
     return list(
         dict.fromkeys(
@@ -95,17 +97,9 @@ def _lines(trial: FilterTrial, hints: Sequence[str]) -> list[str]:
     share = f" ({trial.matched / trial.examined:.1%})" if trial.examined else ""
     lines = [f"{trial.matched} of {trial.examined} messages match{share}"]
     if trial.incomparable:
-        lines.append(f"{trial.incomparable} cannot: a property is not what the expression takes it for")
+        lines.append(f"{trial.incomparable} cannot be compared: a property has not the type that the expression needs")
     if not trial.complete:
         lines.append("older messages were not examined")
     lines += hint_lines(hints)
-    return [*lines, "", *_table(trial.newest)] if trial.newest else lines
-
-
-def _table(newest: tuple[MessageView, ...]) -> list[str]:
-    columns = ["message id", "queue", "offset", "stored", "tag", "properties"]
-    rows = [
-        (*place_of(each), ", ".join(f"{name}={value}" for name, value in sorted(each.properties.items())))
-        for each in newest
-    ]
-    return table(columns, rows, "no messages")
+    newest = table_of(trial.newest, f"{STORED} properties", "none", **STORED_CELLS, properties=properties_text)
+    return [*lines, "", *newest] if trial.newest else lines

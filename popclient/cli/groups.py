@@ -1,29 +1,26 @@
-"""`popmq group …`, `popmq status`, which shows the same table of lags, and `popmq health`."""
+"""`popmq group create|list|show|update|delete`."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from popclient.admin import (
-    Admin,
-    Budget,
-    Consumer,
-    ExponentialBackoff,
-    Group,
-    GroupLag,
-    Redeliveries,
-    Status,
-    Storage,
-    StoreRepair,
-)
-from popclient.cli import OK, REFUSED
+from popclient.admin import Admin, Consumer, ExponentialBackoff, Group, GroupLag, Redeliveries
+from popclient.cli import REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
-from popclient.cli.output import fields, hint_lines, milliseconds, picked, say, size, table, utc, written
+from popclient.cli.output import (
+    duration_text,
+    fields,
+    hint_lines,
+    milliseconds,
+    picked,
+    report,
+    table,
+    table_of,
+    utc,
+)
 from popclient.cli.progress import pause_document, pause_lines, paused_parts
 
 
@@ -38,28 +35,23 @@ def create(arguments: Namespace) -> int:
             history=arguments.history or "",
             lite=(arguments.lite or "").upper(),
         )
-    return say(arguments, _document(made), [f"made consumer group {made.name}: {_policy(made)}"])
+    return report(arguments, _document(made), [f"created consumer group {made.name}: {_policy(made)}"])
 
 
 def list_all(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         groups = admin.list_groups()
-    columns = ["group", "namespace", "attempts", "consume from", "history", "mode", "lite", "paused", "created"]
-    rows = [
-        (
-            each.name,
-            each.namespace,
-            each.max_attempts,
-            each.consume_from,
-            each.history,
-            each.mode or "unused",
-            each.lite,
-            paused_parts(each),
-            each.created_at,
-        )
-        for each in groups
-    ]
-    return say(arguments, [_document(each) for each in groups], table(columns, rows, "no consumer groups"))
+    lines = table_of(
+        groups,
+        "group namespace attempts consume_from history mode lite paused created",
+        "no consumer groups",
+        group="name",
+        attempts="max_attempts",
+        mode=lambda group: group.mode or "unused",
+        paused=paused_parts,
+        created="created_at",
+    )
+    return report(arguments, list(map(_document, groups)), lines)
 
 
 def _lite_fields(group: Group) -> list[tuple[str, object]]:
@@ -77,8 +69,8 @@ def show(arguments: Namespace) -> int:
             ("group", group.name),
             ("namespace", group.namespace),
             ("attempts", group.max_attempts),
-            ("retry after", _ladder(group)),
-            ("retry in order", written(group.fifo_retry_interval)),
+            ("retry after", _intervals(group)),
+            ("retry in order", duration_text(group.fifo_retry_interval)),
             ("consume from", group.consume_from),
             ("history", group.history),
             ("mode", group.mode or "unused"),
@@ -96,7 +88,7 @@ def show(arguments: Namespace) -> int:
         "lag": lag_documents(group.lag),
     }
     consumers = _consumer_table(group.consumers)
-    return say(arguments, document, [*lines, *hint_lines(group.hints), "", *consumers, "", *lag_table(group.lag)])
+    return report(arguments, document, [*lines, *hint_lines(group.hints), "", *consumers, "", *lag_table(group.lag)])
 
 
 def update(arguments: Namespace) -> int:
@@ -104,8 +96,8 @@ def update(arguments: Namespace) -> int:
     if all(each is None for each in given):
         raise UsageError(
             "nothing to change; give --max-attempts N (deliveries of a message before it is a dead letter),"
-            " --retry DURATIONS|exponential (a push consumer's pauses), --fifo-retry DURATION (a message group's"
-            " pause), --history none|errors|all (which steps are remembered) or --lite shared|exclusive|wildcard (of a"
+            " --retry DURATIONS|exponential (a push consumer's intervals), --fifo-retry DURATION (a message group's"
+            " interval), --history none|errors|all (which steps are recorded) or --lite shared|exclusive|wildcard (of a"
             " group that was never used)"
         )
     with Admin(client_config(arguments)) as admin:
@@ -117,7 +109,7 @@ def update(arguments: Namespace) -> int:
             history=arguments.history,
             lite=(arguments.lite or "").upper(),
         )
-    return say(arguments, _document(changed), [f"consumer group {changed.name}: {_policy(changed)}"])
+    return report(arguments, _document(changed), [f"consumer group {changed.name}: {_policy(changed)}"])
 
 
 def delete(arguments: Namespace) -> int:
@@ -130,16 +122,12 @@ def delete(arguments: Namespace) -> int:
         ):
             return REFUSED
         admin.delete_group(arguments.name)
-    return say(arguments, {"name": arguments.name, "deleted": True}, [f"deleted consumer group {arguments.name}"])
+    return report(arguments, {"name": arguments.name, "deleted": True}, [f"deleted consumer group {arguments.name}"])
 
 
 def lag_table(lag: Sequence[GroupLag]) -> list[str]:
-    columns = ["group", "topic", "ready", "inflight", "waiting retry", "dead letters", "oldest ready"]
-    rows = [
-        (each.group, each.topic, each.ready, each.inflight, each.waiting_retry, each.dead_letters, each.oldest_ready)
-        for each in lag
-    ]
-    return table(columns, rows, "no group has met a topic")
+    columns = "group topic ready inflight waiting_retry dead_letters oldest_ready"
+    return table_of(lag, columns, "no group has received from a topic yet")
 
 
 def lag_documents(lag: Sequence[GroupLag]) -> list[dict[str, Any]]:
@@ -159,7 +147,7 @@ def _consumer_table(consumers: Sequence[Consumer]) -> list[str]:
         for each in consumers
         for wanted in _wants(each)
     ]
-    return table(columns, rows, "no consumer works for it with this server now")
+    return table(columns, rows, "no consumer of this group is connected to this server")
 
 
 def _wants(consumer: Consumer) -> list[tuple[str, str, str]]:
@@ -172,9 +160,7 @@ def _consumer_document(consumer: Consumer) -> dict[str, Any]:
     return {
         **picked(consumer, "client_id kind connected"),
         "last_seen_at": utc(consumer.last_seen),
-        "subscriptions": [
-            {"topic": each.topic, "kind": each.kind, "expression": each.expression} for each in consumer.subscriptions
-        ],
+        "subscriptions": [picked(each, "topic kind expression") for each in consumer.subscriptions],
         "more_subscriptions": consumer.more_subscriptions,
     }
 
@@ -182,7 +168,7 @@ def _consumer_document(consumer: Consumer) -> dict[str, Any]:
 def _share(share: Redeliveries) -> str:
     if not share.deliveries:
         return ""
-    over = written(timedelta(seconds=share.over // timedelta(seconds=1)))
+    over = duration_text(timedelta(seconds=share.over // timedelta(seconds=1)))
     return f"{share.retries} of {share.deliveries} deliveries ({share.ratio:.0%}) of this server in the last {over}"
 
 
@@ -191,20 +177,20 @@ def _share_document(share: Redeliveries) -> dict[str, Any]:
 
 
 def _policy(group: Group) -> str:
-    in_order = written(group.fifo_retry_interval)
+    in_order = duration_text(group.fifo_retry_interval)
     return (
-        f"{group.max_attempts} attempts, retry after {_ladder(group)}, in order after {in_order},"
+        f"{group.max_attempts} attempts, retry after {_intervals(group)}, in order after {in_order},"
         f" history {group.history}{f', lite model {group.lite}' if group.lite else ''}"
     )
 
 
-def _ladder(group: Group) -> str:
+def _intervals(group: Group) -> str:
     if (backoff := group.retry_backoff) is not None:
         return (
-            f"exponential:initial={written(backoff.initial)},max={written(backoff.longest)},"
+            f"exponential:initial={duration_text(backoff.initial)},max={duration_text(backoff.longest)},"
             f"multiplier={backoff.multiplier:g}"
         )
-    return ",".join(map(written, group.retry_intervals))
+    return ",".join(map(duration_text, group.retry_intervals))
 
 
 def _backoff_document(backoff: ExponentialBackoff | None) -> dict[str, Any] | None:
@@ -226,127 +212,3 @@ def _document(group: Group) -> dict[str, Any]:
         **picked(group, "consume_from history mode lite created_at"),
         **pause_document(group),
     }
-
-
-def show_server(arguments: Namespace) -> int:
-    config = client_config(arguments)
-    with Admin(config) as admin:
-        status = admin.status()
-    up = timedelta(seconds=(status.now - status.started_at) // timedelta(seconds=1))
-    lines = fields(
-        [
-            ("server", f"popmq {status.version} at {config.endpoints}, up {written(up)}"),
-            ("store", f"{status.store} ({status.durability}, schema {status.schema_revision})"),
-            ("space", _space(status.storage)),
-            ("time", status.now),
-            ("topics", status.topics),
-            ("groups", status.groups),
-            ("messages", status.messages),
-            ("dead letters", status.dead_letters),
-            ("overdue", written(status.oldest_overdue) if status.oldest_overdue else ""),
-            ("clients", f"{status.connected_clients} connected, {status.parked_polls} polls parked"),
-        ]
-    )
-    document = {
-        "endpoint": config.endpoints,
-        **picked(status, "version store durability"),
-        "schema": status.schema_revision,
-        **picked(status, "started_at now topics groups messages dead_letters connected_clients parked_polls"),
-        "oldest_overdue_ms": milliseconds(status.oldest_overdue),
-        "hints": list(status.hints),
-        "budgets": [asdict(each) for each in status.budgets],
-        "storage": asdict(status.storage or Storage()),
-        "servers": [{**asdict(each), "last_seen": utc(each.last_seen)} for each in status.servers],
-        "lag": lag_documents(status.lag),
-    }
-    shown = [*lines, *hint_lines(status.hints), *_server_lines(status), *_budget_lines(status.budgets)]
-    return say(arguments, document, [*shown, "", *lag_table(status.lag)])
-
-
-def show_health(arguments: Namespace) -> int:
-    """Exit code 1 if the server should not get requests."""
-    with Admin(client_config(arguments)) as admin:
-        health = admin.health()
-    rows = [("yes" if each.ok else "no", each.name, each.reason) for each in health.checks]
-    answer = "ready" if health.ready else "not ready" if health.live else "not live"
-    say(arguments, asdict(health), [answer, "", *table(["ok", "check", "reason"], rows), *hint_lines(health.warnings)])
-    return OK if health.ready else REFUSED
-
-
-def repair_store(arguments: Namespace) -> int:
-    """Without --yes it changes nothing. Exit code 1 if something is left to repair."""
-    with Admin(client_config(arguments)) as admin:
-        done = admin.repair(dry_run=not arguments.yes)
-    rows = [
-        (
-            "yes" if each.repaired else "no",
-            each.invariant,
-            each.group,
-            each.topic,
-            each.queue_id,
-            each.queue_offset,
-            each.message_group,
-            each.repair,
-        )
-        for each in done.rows
-    ]
-    columns = ["repaired", "what is wrong", "group", "topic", "queue", "offset", "message group", "the repair"]
-    say(arguments, asdict(done), [_repair_sentence(done, arguments), *(["", *table(columns, rows)] if rows else [])])
-    return OK if done.repaired == done.found else REFUSED
-
-
-def _repair_sentence(done: StoreRepair, arguments: Namespace) -> str:
-    if not done.found:
-        return "nothing keeps messages from being delivered"
-    if not arguments.yes:
-        return f"{done.found} rows may keep messages from being delivered; repair them with --yes"
-    left = done.found - done.repaired
-    if not left:
-        return f"{done.repaired} rows are repaired"
-    return (
-        f"{done.repaired} of {done.found} rows are repaired; the others were sound by then, or another transaction has"
-        " locked them: repeat the command"
-    )
-
-
-def confirm_clock(arguments: Namespace) -> int:
-    with Admin(client_config(arguments)) as admin:
-        sentence = admin.confirm_clock()
-    return say(arguments, {"sentence": sentence}, [sentence])
-
-
-def _space(storage: Storage | None) -> str:
-    """What is known of it."""
-    if storage is None or storage.database_bytes is None:
-        return ""
-    parts = [f"database {size(storage.database_bytes)}"]
-    if storage.wal_bytes is not None:
-        parts.append(f"WAL {size(storage.wal_bytes)}")
-    if storage.disk_free_bytes is not None and storage.disk_bytes is not None:
-        parts.append(f"{size(storage.disk_free_bytes)} of {size(storage.disk_bytes)} are free on its disk")
-    return ", ".join(parts)
-
-
-def _server_lines(status: Status) -> list[str]:
-    """The servers, if there are several."""
-    uses = Counter(each.address for each in status.servers)
-    rows = [
-        # Workers of one `popmq serve` have one address.
-        (
-            each.address if each.address and uses[each.address] == 1 else f"{each.address} {each.server_id}".strip(),
-            "running" if each.running else "silent",
-            written(status.now - each.last_seen),
-        )
-        for each in status.servers
-    ]
-    return ["", *table(["server", "state", "last seen ago"], rows)] if len(rows) > 1 else []
-
-
-def _budget_lines(budgets: Sequence[Budget]) -> list[str]:
-    """Those that were or may soon be exhausted; --json has all."""
-    rows = [
-        (each.name, each.unit, each.used, each.peak, each.limit, each.refused, f"--{each.option.replace('_', '-')}")
-        for each in budgets
-        if each.refused or 2 * each.peak > each.limit
-    ]
-    return ["", *table(["budget", "unit", "used", "peak", "limit", "refused", "option"], rows)] if rows else []

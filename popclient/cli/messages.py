@@ -1,4 +1,4 @@
-"""`popmq message …`: stored messages and scheduled ones."""
+"""`popmq message …` and `popmq why`: stored and scheduled messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from popclient._sync.lite_consumers import LiteSimpleConsumer
@@ -18,17 +17,19 @@ from popclient.admin import Admin, HistoryEntry, MessageFacts, ScheduledMessage
 from popclient.cli import REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
 from popclient.cli.output import (
+    STORED,
+    STORED_CELLS,
+    Cell,
+    body_lines,
     excerpt,
     fields,
     local,
     message_document,
     message_fields,
     picked,
-    place_of,
-    say,
-    table,
+    report,
+    table_of,
     utc,
-    whole,
     with_lite_topics,
 )
 from popclient.errors import NotFound, PopError
@@ -40,7 +41,7 @@ CANCELLED_MAX = 1_000  # by a key, in one call
 
 
 def send(arguments: Namespace) -> int:
-    """Send the message `--count` times; stops at the first refusal, saying how many are stored."""
+    """Send the message `--count` times; stop at the first refusal and report how many are stored."""
     message = Message(
         arguments.topic,
         sys.stdin.buffer.read() if arguments.body == "-" else os.fsencode(arguments.body),
@@ -50,7 +51,7 @@ def send(arguments: Namespace) -> int:
         delay=arguments.delay,
         lite_topic=arguments.lite_topic,
     )
-    # The topic is looked up first: without a server or the topic, no send is repeated.
+    # The producer looks the topic up first: without a server or the topic, no send is repeated.
     with Producer(client_config(arguments), arguments.topic) as producer:
         receipts = list(_sent(producer, message, arguments.count))
     document = {
@@ -67,12 +68,12 @@ def send(arguments: Namespace) -> int:
         ],
     }
     what = receipts[0].message_id if len(receipts) == 1 else f"{len(receipts)} messages"
-    lines = [f"sent {what} to {arguments.topic}{_stored_where(receipts)}"]
-    return say(arguments, document, lines)
+    lines = [f"sent {what} to {arguments.topic}{_stored_at(receipts)}"]
+    return report(arguments, document, lines)
 
 
-def _stored_where(receipts: Sequence[SendReceipt]) -> str:
-    """Where one message is stored; when delayed ones are due."""
+def _stored_at(receipts: Sequence[SendReceipt]) -> str:
+    """Queue and offset of a single message; the due time of delayed ones."""
     first = receipts[0]
     if first.delivery_timestamp is not None:
         return f", due at {local(first.delivery_timestamp)}"
@@ -83,10 +84,10 @@ def _stored_where(receipts: Sequence[SendReceipt]) -> str:
 
 
 def receive(arguments: Namespace) -> int:
-    """Prints the messages, then acks them if asked to: a message that could not be printed is not lost."""
+    """Prints the messages, then acks them with --ack: a message that could not be printed is not lost."""
     with _consumer(arguments) as consumer:
         received = consumer.receive(arguments.max, arguments.invisible, arguments.wait)
-        status = say(
+        status = report(
             arguments,
             [_held_document(each) for each in received],
             _held_lines(received, with_handles=not arguments.ack),
@@ -114,16 +115,19 @@ def peek(arguments: Namespace) -> int:
             from_offset=arguments.from_offset,
             max_messages=arguments.max,
         )
-    columns = ["message id", "queue", "offset", "stored", "tag", "keys", "body"]
-    rows = [(*place_of(each), ",".join(each.keys), excerpt(each)) for each in found]
-    columns, rows = with_lite_topics(columns, rows, found, "tag")
-    return say(arguments, [message_document(each) for each in found], table(columns, rows, "no messages"))
+    columns = with_lite_topics(f"{STORED} keys body", found, "tag")
+    lines = table_of(found, columns, "no messages", **STORED_CELLS, keys=_keys, body=excerpt)
+    return report(arguments, list(map(message_document, found)), lines)
+
+
+def _keys(message: MessageView) -> str:
+    return ",".join(message.keys)
 
 
 def get(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         facts = in_any_case(lambda each: admin.get_message(each, arguments.topic), arguments.message_id)
-    return say(arguments, _facts_document(facts), _facts_lines(facts))
+    return report(arguments, _facts_document(facts), _facts_lines(facts))
 
 
 def _sent(producer: Producer, message: Message, count: int) -> Iterator[SendReceipt]:
@@ -135,7 +139,7 @@ def _sent(producer: Producer, message: Message, count: int) -> Iterator[SendRece
 
 
 def _with_count(failure: PopError, stored: int, count: int) -> PopError:
-    """The failure, saying how many were stored in spite of it."""
+    """The failure, with the number of messages that were stored before it."""
     if count > 1:
         failure.sentence += f" ({stored} of {count} messages were stored)"
     return failure
@@ -146,16 +150,16 @@ def _held_document(message: MessageView) -> dict[str, Any]:
 
 
 def _held_lines(received: Sequence[MessageView], *, with_handles: bool) -> list[str]:
-    columns = ["message id", "attempt", "stored", "tag", "keys", "body"]
-    rows: list[tuple[Any, ...]] = [
-        (each.message_id, each.delivery_attempt, each.store_timestamp, each.tag, ",".join(each.keys), excerpt(each))
-        for each in received
-    ]
-    columns, rows = with_lite_topics(columns, rows, received, "tag")
-    if with_handles:
-        columns.append("receipt handle")
-        rows = [(*row, each.receipt_handle) for row, each in zip(rows, received, strict=True)]
-    return table(columns, rows, "no messages")
+    columns = with_lite_topics("message_id attempt stored tag keys body", received, "tag")
+    return table_of(
+        received,
+        f"{columns} receipt_handle" if with_handles else columns,
+        "no messages",
+        attempt="delivery_attempt",
+        stored="store_timestamp",
+        keys=_keys,
+        body=excerpt,
+    )
 
 
 def _facts_document(facts: MessageFacts) -> dict[str, Any]:
@@ -164,17 +168,21 @@ def _facts_document(facts: MessageFacts) -> dict[str, Any]:
 
 
 def _facts_lines(facts: MessageFacts) -> list[str]:
-    states = [
-        (each.group, each.state, each.delivery_attempt or "", each.visible_at, each.client_id) for each in facts.states
-    ]
+    states_table = table_of(
+        facts.states,
+        "group state attempt visible_at client",
+        "no group has received from its topic yet",
+        attempt=lambda state: state.delivery_attempt or "",
+        client="client_id",
+    )
     return [
         *fields(message_fields(facts.message)),
         "",
-        *table(["group", "state", "attempt", "visible at", "client"], states, "no group has met its topic"),
+        *states_table,
         "",
         *history_lines(facts.history),
         "",
-        *whole(facts.message),
+        *body_lines(facts.message),
     ]
 
 
@@ -184,15 +192,15 @@ Found = TypeVar("Found")
 _ID_V1 = re.compile(r"01[0-9A-F]{32}")
 
 
-def in_any_case(look: Callable[[str], Found], written: str) -> Found:
-    """What `look` finds under the id as it was typed, else under the same digits in capitals; raises `NotFound`."""
+def in_any_case(find: Callable[[str], Found], written: str) -> Found:
+    """The result for the id as it was typed, or else for the same digits in capitals; raises `NotFound`."""
     capitals = written.upper()
     if capitals == written or not _ID_V1.fullmatch(capitals):
-        return look(written)
+        return find(written)
     try:
-        return look(written)
+        return find(written)
     except NotFound:
-        return look(capitals)
+        return find(capitals)
 
 
 _STEP: Final = "at group event from_state to_state delivery_attempt client_id reason"
@@ -203,51 +211,54 @@ def history_document(steps: Iterable[HistoryEntry]) -> list[dict[str, Any]]:
 
 
 def history_lines(steps: Iterable[HistoryEntry]) -> list[str]:
-    columns = ["at", "group", "event", "from", "to", "attempt", "client", "reason"]
-    return table(columns, map(attrgetter(*_STEP.split()), steps), "no history")
+    cells: dict[str, Cell] = {
+        "from": "from_state",
+        "to": "to_state",
+        "attempt": "delivery_attempt",
+        "client": "client_id",
+    }
+    return table_of(steps, "at group event from to attempt client reason", "no history", **cells)
 
 
 def explain(arguments: Namespace) -> int:
-    """One sentence, then what it rests on."""
+    """One sentence, then the evidence for it."""
     with Admin(client_config(arguments)) as admin:
         found = in_any_case(lambda each: admin.why(each, arguments.group, arguments.topic), arguments.message_id)
     document = {**picked(found, "sentence evidence"), "history": history_document(found.history)}
     lines = [found.sentence, "", *fields(found.evidence.items()), "", *history_lines(found.history)]
-    return say(arguments, document, lines)
+    return report(arguments, document, lines)
 
 
-def list_all(arguments: Namespace) -> int:
+def list_scheduled(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         found = list(islice(admin.scheduled(arguments.topic), arguments.max))
-    columns = ["message id", "kind", "due", "checks", "tag", "keys", "body"]
-    rows = [
-        (
-            each.message.message_id,
-            each.kind,
-            each.due_at,
-            each.checks if each.kind == "HALF" else "",
-            each.message.tag,
-            ",".join(each.message.keys),
-            excerpt(each.message),
-        )
-        for each in found
-    ]
-    return say(arguments, [_document(each) for each in found], table(columns, rows, "nothing is scheduled"))
+    lines = table_of(
+        found,
+        "message_id kind due checks tag keys body",
+        "no scheduled messages",
+        message_id="message.message_id",
+        due="due_at",
+        checks=lambda each: each.checks if each.kind == "HALF" else "",
+        tag="message.tag",
+        keys=lambda each: _keys(each.message),
+        body=lambda each: excerpt(each.message),
+    )
+    return report(arguments, list(map(_document, found)), lines)
 
 
 def cancel(arguments: Namespace) -> int:
-    """By id or by key; exit code 4 where there is nothing to cancel."""
+    """By id or by key; exit code 4 if no such message is scheduled."""
     if bool(arguments.message_id) == (arguments.key is not None):
-        raise UsageError("name the messages by their ids, or all with a key by --key")
+        raise UsageError("give the ids of the messages, or --key KEY for all messages with that key")
     with Admin(client_config(arguments)) as admin:
         if not confirm(arguments, f"removes {_to_cancel(arguments, admin)} of {arguments.topic}"):
             return REFUSED
         cancelled = admin.cancel_scheduled(arguments.topic, arguments.message_id, key=arguments.key)
     if not cancelled:
         named = ", ".join(arguments.message_id) or f"with key {arguments.key}"
-        raise NotFound(f"nothing of that name is scheduled in {arguments.topic}: {named}")
+        raise NotFound(f"no such message is scheduled in {arguments.topic}: {named}")
     lines = [f"cancelled {each}" for each in cancelled]
-    return say(arguments, {"topic": arguments.topic, "cancelled": cancelled}, lines)
+    return report(arguments, {"topic": arguments.topic, "cancelled": cancelled}, lines)
 
 
 def _to_cancel(arguments: Namespace, admin: Admin) -> str:
@@ -261,7 +272,7 @@ def _to_cancel(arguments: Namespace, admin: Admin) -> str:
 def _document(each: ScheduledMessage) -> dict[str, Any]:
     return {
         **message_document(each.message),
-        # It has no place yet.
+        # It is in no queue yet.
         "queue_id": None,
         "queue_offset": None,
         **picked(each, "kind due_at checks transaction_id"),

@@ -1,7 +1,7 @@
-"""What is printed: one JSON document with --json, else aligned tables for people.
+"""Prints results: one JSON document with --json, else aligned tables for people.
 
-People get local times, and text with control characters made visible: a message's body must not steer a terminal.
-JSON gets UTC times (ISO 8601), durations in milliseconds, and a body as text or, where it is none, as base64.
+People get local times, and text with visible control characters: a message's body must not control a terminal.
+JSON gets UTC times (ISO 8601), durations in milliseconds, and a body as text, or as base64 if it is no text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNPRINTED = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _UNITS_MS = (("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 
 
-def say(arguments: argparse.Namespace, document: Any, lines: Iterable[str]) -> int:
+def report(arguments: argparse.Namespace, document: Any, lines: Iterable[str]) -> int:
     """Print the document or the lines; returns the exit code of success."""
     if arguments.json:
         print(_escaped(json.dumps(document, ensure_ascii=False)))
@@ -37,24 +37,24 @@ def say(arguments: argparse.Namespace, document: Any, lines: Iterable[str]) -> i
     return 0
 
 
-def complain(sentence: object) -> None:
-    """A sentence for the operator on standard error; it may be of several lines."""
+def print_error(sentence: object) -> None:
+    """Print a sentence on standard error; it may have several lines."""
     try:
         for line in str(sentence).split("\n"):
             print(visible(line), file=sys.stderr, flush=True)
     except OSError:
-        streams.give_up(2)
+        streams.discard(2)
 
 
 def visible(text: str) -> str:
-    """The text with its control characters made visible: nothing that is printed may steer a terminal."""
+    """The text with escapes in place of control characters: printed text must not control a terminal."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], nothing: str = "none") -> list[str]:
-    """Rows under headings, numbers to the right; `nothing` in place of an empty table."""
+    """Rows under headings, numbers right-aligned; `nothing` instead of an empty table."""
     given = list(rows)
     if not given:
         return [nothing]
@@ -69,15 +69,30 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], nothing: str = 
     return [line([column.upper() for column in columns]), *map(line, cells)]
 
 
+Cell = str | Callable[[Any], object]
+
+
+def table_of(found: Iterable[Any], columns: str, nothing: str = "none", **cells: Cell) -> list[str]:
+    """A row for each of them. columns: the headings, with `_` for spaces, which are also the names of the attributes.
+
+    cells: by heading another attribute (`a.b` is one of an attribute), or a function.
+    """
+    names = columns.split()
+    wanted = [cells.get(name, name) for name in names]
+    reads = [attrgetter(cell) if isinstance(cell, str) else cell for cell in wanted]
+    rows = [[read(each) for read in reads] for each in found]
+    return table([name.replace("_", " ") for name in names], rows, nothing)
+
+
 def fields(pairs: Iterable[tuple[str, Any]]) -> list[str]:
-    """One `name  value` per line, names aligned; what is empty is left out."""
+    """One `name  value` per line, names aligned, without empty values."""
     shown = [(name, _cell(value)) for name, value in pairs]
     width = max((len(name) for name, text in shown if text), default=0)
     return [f"{name:<{width}}  {text}" for name, text in shown if text]
 
 
 def hint_lines(hints: Sequence[str]) -> list[str]:
-    """What to print of them below the rest."""
+    """The lines for hints, below the result."""
     return ["", *(f"hint: {each}" for each in hints)] if hints else []
 
 
@@ -94,7 +109,7 @@ def local(moment: datetime | None) -> str:
 
 
 def picked(facts: object, names: str) -> dict[str, Any]:
-    """What these facts say under each of the names, as a document has it: times as `utc`."""
+    """The values of these names for a document: times as `utc`."""
     found = {name: getattr(facts, name) for name in names.split()}
     return {name: utc(value) if isinstance(value, datetime) else value for name, value in found.items()}
 
@@ -103,8 +118,8 @@ def milliseconds(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
 
 
-def written(duration: timedelta) -> str:
-    """As it would be typed: `1h30m`, `10s`, `500ms`."""
+def duration_text(duration: timedelta) -> str:
+    """As users type it: `1h30m`, `10s`, `500ms`."""
     rest, parts = milliseconds(duration), ""
     for unit, size in _UNITS_MS:
         count, rest = divmod(rest, size)
@@ -113,7 +128,7 @@ def written(duration: timedelta) -> str:
 
 
 def size(octets: int) -> str:
-    """In the largest unit of which there is one at least: `512 B`, `1.4 KiB`, `12.0 MiB`."""
+    """In the largest unit that gives at least 1: `512 B`, `1.4 KiB`, `12.0 MiB`."""
     number, units = float(octets), ["KiB", "MiB", "GiB", "TiB"]
     if number < 1_024:
         return f"{octets} B"
@@ -123,7 +138,7 @@ def size(octets: int) -> str:
 
 
 def body_of(message: MessageView) -> bytes | None:
-    """The body; None for one that says it is packed and is not."""
+    """The body; None if it is marked as compressed and cannot be decompressed."""
     try:
         return message.body
     except zlib.error:
@@ -131,7 +146,7 @@ def body_of(message: MessageView) -> bytes | None:
 
 
 def excerpt(message: MessageView) -> str:
-    """The body in one short line: text, or hexadecimal digits where it is none."""
+    """The body in one short line: text, or hexadecimal digits if it is no text."""
     body = body_of(message)
     if body is None:
         return "(damaged GZIP)"
@@ -143,8 +158,8 @@ def excerpt(message: MessageView) -> str:
     return text if len(text) <= EXCERPT else f"{text[: EXCERPT - 1]}…"
 
 
-def whole(message: MessageView) -> list[str]:
-    """The body in full, line by line, if it is text; else its excerpt."""
+def body_lines(message: MessageView) -> list[str]:
+    """The whole body, line by line, if it is text; else its excerpt."""
     try:
         text = (body_of(message) or b"\xff").decode()
     except UnicodeDecodeError:
@@ -169,7 +184,7 @@ def message_document(message: MessageView) -> dict[str, Any]:
 
 
 def message_fields(message: MessageView) -> list[tuple[str, Any]]:
-    """A message's facts for `fields`, the body apart."""
+    """A message for `fields`, without its body."""
     body, origin = body_of(message), message.dead_letter_queue
     return [
         ("message id", message.message_id),
@@ -179,7 +194,7 @@ def message_fields(message: MessageView) -> list[tuple[str, Any]]:
         ("type", message.message_type),
         ("tag", message.tag),
         ("keys", ", ".join(message.keys)),
-        ("properties", ", ".join(f"{name}={value}" for name, value in sorted(message.properties.items()))),
+        ("properties", properties_text(message)),
         ("message group", message.message_group),
         ("lite topic", message.lite_topic),
         ("born", f"{local(message.born_timestamp)} on {message.born_host or 'an unnamed host'}"),
@@ -189,24 +204,23 @@ def message_fields(message: MessageView) -> list[tuple[str, Any]]:
     ]
 
 
-# The cells of a table: message id, queue, offset, stored, tag.
-place_of = attrgetter("message_id", "queue_id", "queue_offset", "store_timestamp", "tag")
+def properties_text(message: MessageView) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(message.properties.items()))
 
 
-def with_lite_topics(
-    columns: list[str], rows: list[tuple[Any, ...]], messages: Iterable[MessageView | None], before: str
-) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The columns and rows of a table, with the lite topics before that column if any message has one."""
-    names = [(each and each.lite_topic) or "" for each in messages]
-    if not any(names):
-        return columns, rows
-    at = columns.index(before)
-    wider = [(*row[:at], name, *row[at:]) for row, name in zip(rows, names, strict=True)]
-    return [*columns[:at], "lite topic", *columns[at:]], wider
+# Columns of a table of stored messages, and their cells.
+STORED: Final = "message_id queue offset stored tag"
+STORED_CELLS: Final[dict[str, Cell]] = {"queue": "queue_id", "offset": "queue_offset", "stored": "store_timestamp"}
+
+
+def with_lite_topics(columns: str, messages: Iterable[MessageView | None], before: str) -> str:
+    """The columns, with `lite_topic` before another one if any of the messages has a lite topic."""
+    has_any = any(message is not None and message.lite_topic for message in messages)
+    return columns.replace(before, f"lite_topic {before}") if has_any else columns
 
 
 def body_document(body: bytes | None) -> dict[str, Any]:
-    """A body and its size: as text or, where it is none, as base64."""
+    """A body and its size: as text, or as base64 if it is no text."""
     if body is None:
         return {"size": None, "body": None}
     try:
@@ -216,7 +230,7 @@ def body_document(body: bytes | None) -> dict[str, Any]:
 
 
 def _leading_text(body: bytes) -> str:
-    """The first characters of a long body; raises UnicodeDecodeError where they are none."""
+    """The first characters of a long body; raises UnicodeDecodeError if it is no text."""
     head = body[: 4 * EXCERPT]
     try:
         return head.decode()
@@ -240,21 +254,21 @@ EVERY_S: Final = 1.0
 
 
 class ProgressLog:
-    """Writes the progress of long work to standard error: every sentence given to `say`, one `progress` a second.
+    """Writes the progress of a long task to standard error: each `write`, and at most one `progress` a second.
 
-    `is_under_way` is True once there was any progress.
+    has_progress: was there any progress yet?
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._said_at = now()
-        self.is_under_way = False
+        self._written_at = now()
+        self.has_progress = False
 
-    def say(self, sentence: str) -> None:
-        self._said_at = self._now()
-        complain(sentence)
+    def write(self, sentence: str) -> None:
+        self._written_at = self._now()
+        print_error(sentence)
 
     def progress(self, sentence: str) -> None:
-        self.is_under_way = True
-        if self._now() - self._said_at >= EVERY_S:
-            self.say(sentence)
+        self.has_progress = True
+        if self._now() - self._written_at >= EVERY_S:
+            self.write(sentence)

@@ -1,4 +1,4 @@
-"""`popmq group lag|reset|skip|pause|resume|clone|offsets`: a group's progress, shown, moved, exported and imported."""
+"""`popmq group lag|reset|skip|pause|resume|clone|offsets`: show, move, export and import the progress of a group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from popclient.admin import Admin, Group, MovedOffset, Pause, QueueLag
 from popclient.cli import REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
 from popclient.cli.messages import in_any_case
-from popclient.cli.output import local, picked, say, table, utc
+from popclient.cli.output import Cell, local, picked, report, table_of, utc
 from popclient.errors import NotFound
 from popclient.offset_file import (
     OffsetFileTorn,
@@ -24,7 +24,7 @@ from popclient.offset_file import (
     write_offset_file,
 )
 
-NOWHERE = -1
+NO_OFFSET = -1
 
 
 def lag(arguments: Namespace) -> int:
@@ -32,24 +32,19 @@ def lag(arguments: Namespace) -> int:
         queues = admin.list_lag(arguments.group, arguments.topic)
     totals = {name: sum(getattr(each, name) for each in queues) for name in ("ready", "inflight", "waiting_retry")}
     document = {"group": arguments.group, **totals, "queues": [_lag_document(each) for each in queues]}
-    columns = [
-        "topic",
-        "queue",
-        "min",
-        "max",
-        "offset",
-        "ready",
-        "inflight",
-        "waiting retry",
-        "locked by",
-        "oldest ready",
-    ]
-    rows = ((*list(_lag_document(each).values())[:-1], local(each.oldest_ready)) for each in queues)
-    lines = table(columns, rows, "no progress in any topic")
+    lines = table_of(
+        queues,
+        "topic queue min max offset ready inflight waiting_retry locked_by oldest_ready",
+        "no progress in any topic",
+        queue="queue_id",
+        min="min_offset",
+        max="max_offset",
+        locked_by="client_id",
+    )
     if queues:
         ready, inflight, waiting = totals.values()
         lines += ["", f"{ready} ready, {inflight} inflight, {waiting} waiting retry in {len(queues)} queues"]
-    return say(arguments, document, lines)
+    return report(arguments, document, lines)
 
 
 def reset(arguments: Namespace) -> int:
@@ -75,13 +70,13 @@ def reset(arguments: Namespace) -> int:
         moved = move(dry_run=arguments.dry_run)
     lines = moved_table(moved)
     if arguments.dry_run:
-        lines += ["", "nothing is changed; without --dry-run it will be"]
-    return say(arguments, {"dry_run": arguments.dry_run, "moved": moved_documents(moved)}, lines)
+        lines += ["", "nothing has changed; run it without --dry-run to change it"]
+    return report(arguments, {"dry_run": arguments.dry_run, "moved": moved_documents(moved)}, lines)
 
 
 def _consequences(moved: Sequence[MovedOffset]) -> str:
-    """What a move means for the messages between the offsets, and for those that are held or wait for a retry."""
-    repeated = sum(max(0, each.from_offset - each.to_offset) for each in moved if each.from_offset != NOWHERE)
+    """What a move does to the messages between the offsets, and to messages that are held or wait for a retry."""
+    repeated = sum(max(0, each.from_offset - each.to_offset) for each in moved if each.from_offset != NO_OFFSET)
     passed = sum(max(0, each.to_offset - max(0, each.from_offset)) for each in moved)
     return (
         f"{counted(repeated, 'message')} of {counted(len(moved), 'queue')} will be delivered again,"
@@ -107,14 +102,14 @@ def skip(arguments: Namespace) -> int:
     if skipped.held_until is not None:
         holder = f"client {skipped.client_id}" if skipped.client_id else "a client that is gone"
         line += f", held by {holder} until {local(skipped.held_until)}"
-    return say(arguments, document, [line])
+    return report(arguments, document, [line])
 
 
 def pause(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         admin.pause_group(arguments.group, topic=arguments.topic, message_group=arguments.message_group)
         group = admin.get_group(arguments.group)
-    return say(arguments, {"group": arguments.group, **pause_document(group)}, pause_lines(group))
+    return report(arguments, {"group": arguments.group, **pause_document(group)}, pause_lines(group))
 
 
 def resume(arguments: Namespace) -> int:
@@ -122,11 +117,11 @@ def resume(arguments: Namespace) -> int:
         admin.resume_group(arguments.group, topic=arguments.topic, message_group=arguments.message_group)
         group = admin.get_group(arguments.group)
     lines = pause_lines(group) or [f"consumer group {arguments.group} is not paused"]
-    return say(arguments, {"group": arguments.group, **pause_document(group)}, lines)
+    return report(arguments, {"group": arguments.group, **pause_document(group)}, lines)
 
 
 def pause_lines(group: Group) -> list[str]:
-    """One line for each pause, and one that counts those that the server left out."""
+    """One line for each pause, and one with the number of pauses that the server left out."""
     lines = [
         f"paused: {paused_part(each, group)}, since {local(each.paused_at)}"
         + (f" by {each.paused_by}" if each.paused_by else "")
@@ -142,7 +137,7 @@ def paused_parts(group: Group) -> str:
 
 
 def paused_part(pause: Pause, group: Group) -> str:
-    """What the pause is about: `all topics`, `topic flights`, `message group LH400 in topic flights`."""
+    """What is paused: `all topics`, `topic flights`, `message group LH400 in topic flights`."""
     part = "all topics" if pause.topic is None else f"topic {pause.topic}"
     kind = "lite topic" if group.lite else "message group"
     return part if pause.message_group is None else f"{kind} {pause.message_group} in {part}"
@@ -156,28 +151,24 @@ def pause_document(group: Group) -> dict[str, Any]:
 def clone(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         moved = admin.clone_offsets(arguments.source, arguments.group, arguments.topic)
-    return say(arguments, {"moved": moved_documents(moved)}, moved_table(moved))
+    return report(arguments, {"moved": moved_documents(moved)}, moved_table(moved))
 
 
 def moved_table(moved: Sequence[MovedOffset]) -> list[str]:
-    rows = [(each.topic, each.queue_id, _written(each.from_offset), each.to_offset) for each in moved]
-    return table(["topic", "queue", "from", "to"], rows, "nothing is moved")
+    cells: dict[str, Cell] = {
+        "queue": "queue_id",
+        "from": lambda each: "none" if each.from_offset == NO_OFFSET else each.from_offset,
+        "to": "to_offset",
+    }
+    return table_of(moved, "topic queue from to", "nothing was moved", **cells)
 
 
 def moved_documents(moved: Sequence[MovedOffset]) -> list[dict[str, Any]]:
     return [
-        {
-            "topic": each.topic,
-            "queue_id": each.queue_id,
-            "from_offset": None if each.from_offset == NOWHERE else each.from_offset,
-            "to_offset": each.to_offset,
-        }
+        picked(each, "topic queue_id from_offset to_offset")
+        | ({"from_offset": None} if each.from_offset == NO_OFFSET else {})
         for each in moved
     ]
-
-
-def _written(offset: int) -> int | str:
-    return "none" if offset == NOWHERE else offset
 
 
 def _lag_document(lag: QueueLag) -> dict[str, Any]:
@@ -192,14 +183,14 @@ QUEUE_ID_MAX: Final = 2**31 - 1  # of the wire
 OFFSET_MAX: Final = 2**63 - 1
 
 
-def write(arguments: Namespace) -> int:
-    """Of a group that owns whole queues: what it has committed."""
+def export_offsets(arguments: Namespace) -> int:
+    """Write the committed offsets of a group that owns whole queues."""
     with Admin(client_config(arguments)) as admin:
         group = admin.get_group(arguments.group)
         if group.mode == "POP":
             raise UsageError(
-                f"consumer group {group.name} consumes message by message: offsets do not say what it is done with;"
-                " to let another group begin there use popmq group clone"
+                f"consumer group {group.name} consumes message by message, and offsets cannot describe its progress; to"
+                " start another group there use popmq group clone"
             )
         table = {
             table_key(each.topic, group.name): {
@@ -216,11 +207,11 @@ def write(arguments: Namespace) -> int:
         raise UsageError(f"{arguments.file} cannot be written: {failure.strerror}") from None
     count = sum(map(len, table.values()))
     document = {"file": arguments.file, "queues": count}
-    return say(arguments, document, [f"wrote the offsets of {count} queues to {arguments.file}"])
+    return report(arguments, document, [f"wrote the offsets of {count} queues to {arguments.file}"])
 
 
-def read(arguments: Namespace) -> int:
-    """Of a file that names several groups, what it says of one."""
+def import_offsets(arguments: Namespace) -> int:
+    """Set the progress of a group to the offsets of one group in a file, which may have several groups."""
     named = arguments.name_in_file or arguments.group
     offsets = _of_group(_table(arguments.file), named, arguments)
     with Admin(client_config(arguments)) as admin:
@@ -229,17 +220,17 @@ def read(arguments: Namespace) -> int:
         ):
             return REFUSED
         moved = admin.import_offsets(arguments.group, offsets)
-    return say(arguments, {"moved": moved_documents(moved)}, moved_table(moved))
+    return report(arguments, {"moved": moved_documents(moved)}, moved_table(moved))
 
 
 def _moves(admin: Admin, group: str, offsets: dict[str, dict[int, int]]) -> list[MovedOffset]:
-    """From where to where the group would go in each queue."""
+    """The moves that an import would make, for each queue."""
     try:
         now = {(each.topic, each.queue_id): each.offset for each in admin.list_lag(group)}
     except NotFound:
         now = {}  # the import creates the group
     return [
-        MovedOffset(topic, queue_id, now.get((topic, queue_id), NOWHERE), offset)
+        MovedOffset(topic, queue_id, now.get((topic, queue_id), NO_OFFSET), offset)
         for topic, of_topic in offsets.items()
         for queue_id, offset in of_topic.items()
     ]
@@ -252,22 +243,21 @@ def _table(file: str) -> OffsetTable:
             return parse_offsets(sys.stdin.read())
         return parse_offsets(Path(file).read_text(encoding="utf-8"))
     except OffsetFileTorn as torn:
-        raise UsageError(f"{file} holds no offsets: {torn}; nothing is imported") from None
+        raise UsageError(f"{file} is not a file of offsets: {torn}; nothing was imported") from None
     except UnicodeDecodeError as failure:
-        raise UsageError(f"{file} is no text: byte {failure.start} is not UTF-8; nothing is imported") from None
+        raise UsageError(f"{file} is no text: byte {failure.start} is not UTF-8; nothing was imported") from None
     except OSError as failure:
         raise UsageError(f"{file} cannot be read: {failure.strerror}") from None
 
 
 def _of_group(table: OffsetTable, named: str, arguments: Namespace) -> dict[str, dict[int, int]]:
-    """By topic, what the table says of the group."""
-    by_place = {split_table_key(key): of_key for key, of_key in table.items()}
-    offsets = {topic: of_key for (topic, group), of_key in by_place.items() if group == named and of_key}
+    """The offsets of the group by topic."""
+    by_names = {split_table_key(key): of_key for key, of_key in table.items()}
+    offsets = {topic: of_key for (topic, group), of_key in by_names.items() if group == named and of_key}
     if not offsets:
-        groups = ", ".join(sorted({group for _, group in by_place})) or "none"
+        groups = ", ".join(sorted({group for _, group in by_names})) or "none"
         raise UsageError(
-            f"{arguments.file} has no offsets of group {named}; it has those of: {groups}; import another one's with"
-            " --as NAME"
+            f"{arguments.file} has no offsets of group {named}; its groups are: {groups}; choose one with --as NAME"
         )
     for topic, of_key in offsets.items():
         for queue_id, offset in of_key.items():

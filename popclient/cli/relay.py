@@ -16,7 +16,7 @@ from popclient._sync.producer import Producer
 from popclient._urls import readable, to_primary
 from popclient.cli import OK
 from popclient.cli.arguments import UsageError, client_config
-from popclient.cli.output import say
+from popclient.cli.output import report
 from popclient.errors import PopError
 from popclient.sql import Relay
 from popclient.sql.tables import outbox
@@ -25,10 +25,10 @@ _MAKE = "popclient.sql.metadata.create_all(engine)"
 
 
 def relay(arguments: Namespace) -> int:
-    """Move messages until SIGINT or SIGTERM, or with `--once` until none is left."""
+    """Send messages until SIGINT or SIGTERM, or with `--once` until the outbox is empty."""
     engine = _engine(arguments.database_url)
     try:
-        # Here, where a person sees it: a table that is missing will not come by waiting.
+        # Now, because waiting does not help if the table is missing.
         _check_outbox(engine)
         config = client_config(arguments)
         with Producer(config) as producer:
@@ -36,9 +36,9 @@ def relay(arguments: Namespace) -> int:
             waiting = relay.waiting()
             if arguments.once:
                 moved, left = relay.run_once(), relay.waiting()
-                return say(arguments, {"moved": moved, "waiting": left}, [f"moved {moved} messages, {left} wait"])
+                return report(arguments, {"moved": moved, "waiting": left}, [f"moved {moved} messages, {left} wait"])
             stop = _stopped()
-            say(arguments, {"waiting": waiting}, [f"relaying to {config.endpoints}, {waiting} messages wait"])
+            report(arguments, {"waiting": waiting}, [f"relaying to {config.endpoints}, {waiting} messages wait"])
             sys.stdout.flush()
             relay.run(stop)
     except SQLAlchemyError as error:
@@ -64,22 +64,22 @@ def _engine(url: str) -> Engine:
 
 
 def _check_file(url: URL) -> None:
-    """SQLite would make the file that a mistyped path names."""
+    """Raises for a missing file: SQLite would create it."""
     is_file = url.get_backend_name() == "sqlite" and url.database not in {None, "", ":memory:"}
     file = Path(url.database or "").absolute()
     if is_file and "uri" not in url.query and not file.exists():
         raise PopError(
-            f"{file} does not exist; name the database of your application, in which this makes the outbox: {_MAKE}"
+            f"{file} does not exist; name the database of your application, and create the outbox in it: {_MAKE}"
         )
 
 
 def _check_outbox(engine: Engine) -> None:
     if not inspect(engine).has_table(outbox.name):
-        raise PopError(f"{engine.url!r} has no table {outbox.name}; make it with: {_MAKE}")
+        raise PopError(f"{engine.url!r} has no table {outbox.name}; create it with: {_MAKE}")
 
 
 def _stopped() -> threading.Event:
-    """Set by SIGINT and SIGTERM: the present step is finished, then the command ends."""
+    """An event that SIGINT and SIGTERM set: the command finishes its current step and ends."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

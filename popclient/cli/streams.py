@@ -14,7 +14,7 @@ from typing import Any
 
 
 class _Output(io.FileIO):
-    """Standard output. Some who print catch what it raises, as argparse does."""
+    """Standard output. Keeps the failure of a write, because some callers catch it, as argparse does."""
 
     failure: OSError | None = None
 
@@ -43,7 +43,7 @@ def prepare() -> None:
         sys.stdout = io.TextIOWrapper(buffer, encoding, "backslashreplace", line_buffering=is_terminal)
 
 
-def fault_of_output() -> OSError | None:
+def output_failure() -> OSError | None:
     """Why standard output cannot be written; None if it can."""
     with suppress(OSError):
         sys.stdout.flush()
@@ -51,8 +51,8 @@ def fault_of_output() -> OSError | None:
     return raw.failure if isinstance(raw, _Output) else None
 
 
-def give_up(descriptor: int) -> None:
-    """What is written there from now on is lost, also what waits to be written when the process ends."""
+def discard(descriptor: int) -> None:
+    """Discards what is written there from now on, also what is still buffered when the process ends."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, descriptor)

@@ -1,7 +1,7 @@
 """`popmq top`: the groups of a server, live on a terminal.
 
-A sample is what the server answers at one moment. Rates are the difference of two samples. What is shown is made from
-samples alone; only `top` talks to the server and to the terminal.
+A sample has the answers of the server at one moment. Rates are the difference of two samples. Frames are made from
+samples alone; only `top` uses the server and the terminal.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from rich.text import Text
 from popclient.admin import Admin, Status
 from popclient.cli import OK
 from popclient.cli.arguments import UsageError, client_config
-from popclient.cli.output import say, visible, written
+from popclient.cli.output import duration_text, report, visible
 from popclient.errors import Unreachable
 
-# The states with the colours and shapes that they have everywhere.
+# The states with their colours and shapes, which are the same in the console.
 STATES: Final = (
     ("ready", "○", "dodger_blue1"),
     ("inflight", "◐", "dark_orange"),
@@ -38,12 +38,12 @@ STATES: Final = (
     ("dlq", "✕", "red"),
 )
 QUIT: Final = "q"
-# Characters: from WIDE on each column has its whole heading; below NARROW only counts and ages are left.
+# Widths in characters: from WIDE on, columns have their whole headings; below NARROW there are only counts and ages.
 WIDE, NARROW = 130, 72
 
 
 class TopSample(NamedTuple):
-    """What the server answered. `members`: connected consumers by group; `paused`: the groups with a pause."""
+    """Answers of the server. `members`: connected consumers by group; `paused`: the groups with a pause."""
 
     status: Status
     members: Mapping[str, int]
@@ -67,7 +67,7 @@ class TopRow(NamedTuple):
     is_paused: bool
 
 
-# By the key that chooses it: its name, and what comes first.
+# The orders by their keys: name, and sort key.
 SORTS: Final[dict[str, tuple[str, Callable[[TopRow], Any]]]] = {
     "r": ("ready", lambda row: -row.ready),
     "o": ("oldest ready", lambda row: -(row.oldest_ready or timedelta())),
@@ -84,7 +84,7 @@ def top(arguments: Namespace) -> int:
             now = sample(admin)
             rows = in_order(rows_of(now, None), arguments.sort)
             if arguments.json:
-                return say(arguments, [_document(row) for row in rows], [])
+                return report(arguments, [_document(row) for row in rows], [])
             console = Console()
             console.print(frame(now, rows, arguments.sort, "", console.width))
             return OK
@@ -95,7 +95,7 @@ def top(arguments: Namespace) -> int:
 
 
 def sample(admin: Admin) -> TopSample:
-    """Ask the server for all that one frame shows."""
+    """Get all values of one frame from the server."""
     members = Counter(each.group for each in admin.list_clients() if each.group)
     paused = frozenset(each.name for each in admin.list_groups() if each.pauses)
     return TopSample(admin.status(), members, paused)
@@ -134,17 +134,17 @@ def rows_of(now: TopSample, before: TopSample | None) -> list[TopRow]:
 
 
 def in_order(rows: list[TopRow], sort: str) -> list[TopRow]:
-    """The rows by this key of `SORTS`, then by name."""
+    """The rows in the order of this key of `SORTS`, then by name."""
     return sorted(rows, key=lambda row: (SORTS[sort][1](row), row.group, row.topic))
 
 
 def frame(now: TopSample, rows: list[TopRow], sort: str, trouble: str, width: int, height: int | None = None) -> Group:
-    """All that is on the screen, so many characters wide; `height`: lines, None for as many as it takes.
+    """The whole screen, of a width in characters; `height`: lines, None for as many as needed.
 
-    `trouble` is what went wrong since this sample, empty if nothing.
+    trouble: the failure since this sample; empty if there is none.
     """
     status = now.status
-    up = written(timedelta(seconds=(status.now - status.started_at) // timedelta(seconds=1)))
+    up = duration_text(timedelta(seconds=(status.now - status.started_at) // timedelta(seconds=1)))
     behind = sum(1 for row in rows if row.ready)
     head = Text.assemble(
         (f"popmq {visible(status.version)}", "bold"),
@@ -165,7 +165,7 @@ def frame(now: TopSample, rows: list[TopRow], sort: str, trouble: str, width: in
 
 
 def _table(rows: list[TopRow], width: int) -> Table:
-    """Long names are cut, numbers never are: in a narrow terminal states have only their shapes, and columns go."""
+    """Cuts long names, but no numbers: in a narrow terminal states have only their shapes, and columns are left out."""
     if not rows:
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_row("no group has received from a topic yet")
@@ -177,7 +177,7 @@ def _table(rows: list[TopRow], width: int) -> Table:
             column.heading,
             justify=column.justify,
             style=column.style,
-            no_wrap=column.justify == "right",  # what may wrap is what is made narrower
+            no_wrap=column.justify == "right",  # rich makes only columns narrower that may wrap
             overflow="ellipsis",
             min_width=None if column.justify == "left" else _widest(column, rows),
         )
@@ -214,7 +214,7 @@ def _columns(width: int) -> list[_TopColumn]:
         _TopColumn("DONE/S", lambda row: _rate(row.rate_done), from_width=NARROW),
         _TopColumn(
             "OLDEST READY" if is_wide else "OLDEST",
-            lambda row: "" if row.oldest_ready is None else written(row.oldest_ready),
+            lambda row: "" if row.oldest_ready is None else duration_text(row.oldest_ready),
         ),
         _TopColumn("MEMBERS", lambda row: str(row.members), from_width=WIDE),
         _TopColumn("", lambda row: "paused" if row.is_paused else "", "left", "bold yellow"),
@@ -230,7 +230,7 @@ def _widest(column: _TopColumn, rows: list[TopRow]) -> int:
 
 
 def _watch(admin: Admin, arguments: Namespace) -> None:
-    """Draw until the operator quits. A server that does not answer is asked again."""
+    """Draw until the operator quits; if the server does not answer, ask again."""
     sort, before, trouble = arguments.sort, None, ""
     now = sample(admin)
     interval = arguments.interval.total_seconds()
@@ -253,12 +253,12 @@ def _watch(admin: Admin, arguments: Namespace) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that returns the key that is pressed within so many seconds; empty if none is."""
+    """A function that returns the key that is pressed within some seconds; empty if there is none."""
     descriptor = sys.stdin.fileno()
     settings = termios.tcgetattr(descriptor)
 
     def pressed(seconds: float) -> str:
-        # In short waits: a Ctrl-C just before `select` begins does not end it.
+        # Short waits, because a Ctrl-C just before `select` does not end it.
         end = monotonic() + seconds
         while (left := end - monotonic()) > 0:
             readable, _, _ = select.select([descriptor], [], [], min(left, 0.5))
@@ -274,7 +274,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 
 def _age(moment: datetime | None, now: datetime) -> timedelta | None:
-    """Since then, in whole seconds."""
+    """The time since the moment, in whole seconds."""
     return None if moment is None else timedelta(seconds=max(0, (now - moment) // timedelta(seconds=1)))
 
 

@@ -1,14 +1,14 @@
-"""`popmq topic …`"""
+"""`popmq topic …` and `popmq lite …`: topics, and the lite topics of a topic."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from typing import Any
 
-from popclient.admin import Admin, Topic
+from popclient.admin import Admin, LiteTopicGroup, Topic
 from popclient.cli import REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
-from popclient.cli.output import fields, picked, say, table, utc, written
+from popclient.cli.output import duration_text, fields, picked, report, table_of
 
 
 def create(arguments: Namespace) -> int:
@@ -19,31 +19,28 @@ def create(arguments: Namespace) -> int:
             accept_message_types=arguments.types,
             lite_expiry=arguments.lite_expires,
         )
-    return say(arguments, _document(made), [f"made topic {made.name} with {made.queue_count} queues"])
+    return report(arguments, _document(made), [f"created topic {made.name} with {made.queue_count} queues"])
 
 
 def list_all(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         topics = admin.list_topics()
-    columns = ["topic", "namespace", "queues", "messages", "types", "created"]
-    rows = [
-        (
-            each.name,
-            each.namespace,
-            each.queue_count,
-            each.message_count,
-            ",".join(each.accept_message_types),
-            each.created_at,
-        )
-        for each in topics
-    ]
-    return say(arguments, [_document(each) for each in topics], table(columns, rows, "no topics"))
+    lines = table_of(
+        topics,
+        "topic namespace queues messages types created",
+        "no topics",
+        topic="name",
+        queues="queue_count",
+        messages="message_count",
+        types=lambda topic: ",".join(topic.accept_message_types),
+        created="created_at",
+    )
+    return report(arguments, list(map(_document, topics)), lines)
 
 
 def show(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         topic = admin.get_topic(arguments.name)
-    queues = [(each.id, each.min_offset, each.max_offset, each.max_offset - each.min_offset) for each in topic.queues]
     lines = fields(
         [
             ("topic", topic.name),
@@ -54,8 +51,14 @@ def show(arguments: Namespace) -> int:
             *_lite_fields(topic),
         ]
     )
-    lines += ["", *table(["queue", "min offset", "max offset", "messages"], queues)]
-    return say(arguments, _document(topic, with_queues=True), lines)
+    stored = table_of(
+        topic.queues,
+        "queue min_offset max_offset messages",
+        queue="id",
+        messages=lambda queue: queue.max_offset - queue.min_offset,
+    )
+    lines += ["", *stored]
+    return report(arguments, _document(topic, with_queues=True), lines)
 
 
 def update(arguments: Namespace) -> int:
@@ -69,7 +72,7 @@ def update(arguments: Namespace) -> int:
             lite_expiry=arguments.lite_expires,
         )
     types = ", ".join(changed.accept_message_types)
-    return say(
+    return report(
         arguments, _document(changed), [f"topic {changed.name} has {changed.queue_count} queues and accepts {types}"]
     )
 
@@ -80,13 +83,13 @@ def delete(arguments: Namespace) -> int:
         if not confirm(arguments, f"deletes topic {arguments.name} with {counted(messages, 'message')}"):
             return REFUSED
         admin.delete_topic(arguments.name)
-    return say(arguments, {"name": arguments.name, "deleted": True}, [f"deleted topic {arguments.name}"])
+    return report(arguments, {"name": arguments.name, "deleted": True}, [f"deleted topic {arguments.name}"])
 
 
 def _lite_fields(topic: Topic) -> list[tuple[str, object]]:
     if "LITE" not in topic.accept_message_types:
         return []
-    expiry = "never" if topic.lite_expiry is None else written(topic.lite_expiry)
+    expiry = "never" if topic.lite_expiry is None else duration_text(topic.lite_expiry)
     return [("lite topics", topic.lite_topic_count), ("lite expiry", expiry)]
 
 
@@ -94,15 +97,67 @@ def _document(topic: Topic, *, with_queues: bool = False) -> dict[str, Any]:
     document: dict[str, Any] = {
         **picked(topic, "name namespace queue_count"),
         "message_types": list(topic.accept_message_types),
-        "message_count": topic.message_count,
-        "created_at": utc(topic.created_at),
+        **picked(topic, "message_count created_at"),
     }
     if "LITE" in topic.accept_message_types:
         expiry = topic.lite_expiry
         document["lite_topic_count"] = topic.lite_topic_count
         document["lite_expiry_s"] = None if expiry is None else expiry.total_seconds()
     if with_queues:
-        document["queues"] = [
-            {"id": each.id, "min_offset": each.min_offset, "max_offset": each.max_offset} for each in topic.queues
-        ]
+        document["queues"] = [picked(each, "id min_offset max_offset") for each in topic.queues]
     return document
+
+
+# ---- Lite topics ----
+
+_LITE_TOPIC = "name queue_id first_offset created_at newest"
+
+
+def list_lite(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        found = admin.list_lite_topics(
+            arguments.topic, prefix=arguments.prefix, after=arguments.after, max_topics=arguments.max
+        )
+    lines = table_of(
+        found,
+        "lite_topic queue first_offset created last_message",
+        "no lite topics",
+        lite_topic="name",
+        queue="queue_id",
+        created="created_at",
+        last_message="newest",
+    )
+    return report(arguments, [picked(each, _LITE_TOPIC) for each in found], lines)
+
+
+def show_lite(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        found = admin.get_lite_topic(arguments.topic, arguments.lite_topic)
+    one = found.lite_topic
+    lines = fields(
+        [
+            ("lite topic", one.name),
+            ("queue", one.queue_id),
+            ("first offset", one.first_offset),
+            ("created", one.created_at),
+            ("last message", one.newest),
+        ]
+    )
+    table = table_of(
+        found.groups,
+        "group model ready inflight waiting_retry clients",
+        "no group has received from the topic yet",
+        model=lambda group: group.lite or "all",
+        clients=_clients,
+    )
+    lines += ["", *table]
+    return report(arguments, {**picked(one, _LITE_TOPIC), "groups": list(map(_group_document, found.groups))}, lines)
+
+
+def _group_document(group: LiteTopicGroup) -> dict[str, Any]:
+    return picked(group, "group lite ready inflight waiting_retry client_ids")
+
+
+def _clients(group: LiteTopicGroup) -> str:
+    """Which clients get the lite topic. The server keeps a list only if clients name their lite topics."""
+    return ", ".join(group.client_ids) if group.lite in ("SHARED", "EXCLUSIVE") else "all"

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from popclient.admin import DeadLetter, DeadLetterSelection, Redrive
 from popclient.aio import Admin
-from popclient.cli.dead_letter_export import row_of
+from popclient.cli.dead_letters.export import row_of
 from popclient.cli.output import body_document, utc
 from popclient.message import MessageView
 from popconsole import words

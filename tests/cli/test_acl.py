@@ -34,16 +34,16 @@ def root(guarded: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatc
 
 def test_a_users_life(shell: Shell) -> None:
     made = shell.ok("acl", "user", "add", "alice")
-    assert made.lines[0] == "made user alice"
-    assert made.lines[1].startswith("its secret, shown this once: ")
+    assert made.lines[0] == "created user alice"
+    assert made.lines[1].startswith("its secret, which is shown only now: ")
     secret = made.lines[1].rpartition(" ")[2]
     assert len(secret) == 43
     assert shell.json("acl", "user", "add", "root", "--admin")["is_admin"] is True
     assert secret not in shell.ok("acl", "user", "list").out
     assert [user["access_key"] for user in shell.json("acl", "user", "list")] == ["alice", "root"]
-    assert shell.ok("acl", "user", "disable", "alice").out == "user alice is shut out\n"
+    assert shell.ok("acl", "user", "disable", "alice").out == "user alice is disabled\n"
     assert shell.json("acl", "user", "list")[0]["disabled_at"]
-    assert shell.ok("acl", "user", "enable", "alice").out == "user alice is let in\n"
+    assert shell.ok("acl", "user", "enable", "alice").out == "user alice is enabled\n"
     rotated = shell.json("acl", "user", "rotate", "alice", "--yes")
     assert len(rotated["secret"]) == 43
     assert rotated["secret"] != secret
@@ -53,17 +53,17 @@ def test_a_users_life(shell: Shell) -> None:
 
 def test_a_secret_that_was_given_is_not_shown(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     said = shell.ok("acl", "user", "add", "alice", "--secret-from", "stdin", stdin=f"{SECRET}\n".encode())
-    assert said.out == "made user alice\n"
+    assert said.out == "created user alice\n"
     monkeypatch.setenv("ALICES_SECRET", f"{SECRET}-2")
     rotated = shell.json("acl", "user", "rotate", "alice", "--yes", "--secret-from", "env:ALICES_SECRET")
     assert "secret" not in rotated
     typed = iter([f"{SECRET}-3", f"{SECRET}-3", f"{SECRET}-4", "something else"])
     monkeypatch.setattr("getpass.getpass", lambda _prompt: next(typed))
     rotated = shell.ok("acl", "user", "rotate", "alice", "--yes", "--secret-from", "prompt")
-    assert rotated.out == "user alice has another secret\n"
+    assert rotated.out == "user alice has a new secret\n"
     refused = shell("acl", "user", "rotate", "alice", "--yes", "--secret-from", "prompt")
     assert (refused.status, refused.out) == (2, "")
-    assert "two different secrets" in refused.err
+    assert "the two secrets differ" in refused.err
     assert SECRET not in refused.err
 
 
@@ -182,7 +182,7 @@ def test_without_a_server(sqlite_url: str) -> None:
     at = ("--database-url", sqlite_url)
     made = installed("acl", "user", "add", "root", "--admin", *at)
     assert (made.status, made.err) == (0, ""), made
-    assert made.lines[0] == "made admin root"
+    assert made.lines[0] == "created admin root"
     assert installed("acl", "user", "add", "root", *at).status == 1
     assert (
         installed("acl", "policy", "add", "root", "deny", "PUB", "topic:orders", "--namespace", "eu", *at).status == 0

@@ -52,7 +52,7 @@ def test_a_message_is_tried_out(shell: Shell, client_id: str) -> None:
 
 
 def test_a_client_is_told_to_reconnect(shell: Shell, client_id: str) -> None:
-    assert shell.ok("client", "reconnect", client_id).lines == [f"told {client_id} to open a new session"]
+    assert shell.ok("client", "reconnect", client_id).lines == [f"asked {client_id} to open a new session"]
 
 
 @pytest.mark.parametrize("words", [("stack",), ("reconnect",)])

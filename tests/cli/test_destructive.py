@@ -101,7 +101,7 @@ def test_it_says_what_it_will_do_and_asks(shell: Shell, filled: dict[str, str], 
     no = shell(*words, stdin=b"n\n", terminal=True)
     assert (no.status, no.out) == (1, "")
     assert f"This {case.what}" in no.err
-    assert no.err.endswith("Go on? [y/N] nothing is changed\n")
+    assert no.err.endswith("Continue? [y/N] nothing was changed\n")
     assert shell.json(*case.state) == before
 
     assert shell(*words, stdin=b"y\n", terminal=True).status == 0

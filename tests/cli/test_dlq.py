@@ -197,15 +197,15 @@ def test_what_a_dry_run_shows(shell: Shell, dead: list[str]) -> None:
     assert dead[0] in lines[1]
     assert "flights  group counters  NONE" in lines[1]
     assert lines[3] == "… and 3 more; --max shows them"
-    assert lines[-2].startswith("nothing has moved; run it: popmq dlq redrive --plan ")
+    assert lines[-2].startswith("nothing was sent; run the plan: popmq dlq redrive --plan ")
     plan_id = lines[-2].rpartition(" ")[2]
-    assert lines[-1] == f"or drop it: popmq dlq cancel {plan_id}"
+    assert lines[-1] == f"or cancel it: popmq dlq cancel {plan_id}"
 
 
 @pytest.mark.user("U21")
 def test_what_was_sent_back_is_on_record(shell: Shell, dead: list[str]) -> None:
     said = told(shell("dlq", "redrive", "--group", "counters", "--topic", "flights", "--reason", "mended"))
-    assert said.out.endswith(": 5 sent back, 0 skipped, 0 to go\n")
+    assert said.out.endswith(": 5 sent back, 0 skipped, 0 left\n")
     [plan] = shell.json("dlq", "plans", "--group", "counters")
     assert (plan["group"], plan["state"], plan["redriven"], plan["reason"]) == ("counters", "DONE", 5, "mended")
     assert shell.ok("dlq", "plans").lines[1].split()[:3] == [plan["plan_id"], "counters", "DONE"]
@@ -243,7 +243,7 @@ def test_to_another_topic(shell: Shell, dead: list[str]) -> None:
 def test_the_rest_of_a_cancelled_plan_stays(shell: Shell, dead: list[str]) -> None:
     plan_id = shell.json("dlq", "redrive", "--group", "counters", "--dry-run")["plan_id"]
     cancelled = shell.ok("dlq", "cancel", plan_id)
-    assert cancelled.lines == [f"plan {plan_id} is CANCELLED: 0 were sent back, the rest stays where it is"]
+    assert cancelled.lines == [f"plan {plan_id} is CANCELLED: 0 were sent back, the other messages stay dead letters"]
     said = shell("dlq", "redrive", "--plan", plan_id)
     assert (said.status, received(shell), len(listed(shell))) == (1, [], 5), said
 
@@ -264,7 +264,7 @@ def test_repaired_sent_back_or_left(shell: Shell, dead: list[str]) -> None:
         (dead[3], "REPAIR body,keys,properties"),
         (dead[4], "LEFT"),
     ]
-    assert "3 repaired, 1 as they are, 1 left; nothing has moved" in shell.ok(*words, "--dry-run", "--max", "1").out
+    assert "3 repaired, 1 as they are, 1 left; nothing was sent" in shell.ok(*words, "--dry-run", "--max", "1").out
     assert shell.json("dlq", "plans") == []
     done = told(shell("--json", *words)).document
     assert (done["redriven"], done["skipped"], done["left"]) == (4, 0, 1)
@@ -286,7 +286,7 @@ def test_a_repair_that_fails_says_where_and_how_to_go_on(shell: Shell, dead: lis
     said = shell(*words, "--plan", "mine")
     assert said.status == 1
     assert f"(message {dead[4]}), raised KeyError: 'gate'" in said.err
-    assert "stopped; the same command goes on where this one was, and sends nothing twice" in said.err
+    assert "stopped; the same command continues here, and sends nothing twice" in said.err
     assert len(listed(shell)) == 1, "what was judged before went back"
     went_on = told(shell("--json", "dlq", "redrive", "--group", "counters", "--repair", "fixes:metres"))
     assert went_on.document["left"] == 1
@@ -322,7 +322,7 @@ def test_ctrl_c_and_then_on(shell: Shell, dead: list[str], monkeypatch: pytest.M
     assert said.status == 130
     [plan] = shell.json("dlq", "plans")
     assert (plan["state"], plan["planned"], plan["redriven"]) == ("RUNNING", 3, 2)
-    with_plan = f"the same command with --plan {plan['plan_id']} goes on where this one was, and sends nothing twice"
+    with_plan = f"the same command with --plan {plan['plan_id']} continues here, and sends nothing twice"
     assert with_plan in said.err
     done = told(shell("--json", "dlq", "redrive", "--group", "counters", "--plan", plan["plan_id"])).document
     assert (done["state"], done["redriven"]) == ("DONE", 5)

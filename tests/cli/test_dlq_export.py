@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from popclient import Producer
-from popclient.cli import dead_letter_export
+from popclient.cli.dead_letters import export as dead_letter_export
 from tests.support.shell import Shell
 
 pa = pytest.importorskip("pyarrow", reason="Parquet is written by pyarrow")
@@ -100,7 +100,7 @@ def test_a_file_that_is_there_stays(shell: Shell, dead: list[str], tmp_path: Pat
     to = tmp_path / "letters.jsonl"
     to.write_text("mine")
     said = shell("dlq", "export", "--group", "counters", "--to", str(to))
-    assert (said.status, f"{to} is there already; write in its place with --force" in said.err) == (2, True)
+    assert (said.status, f"{to} exists already; overwrite it with --force" in said.err) == (2, True)
     assert to.read_text() == "mine"
     export(shell, to, "--force", "--topic", "flights")
     assert len(to.read_text().splitlines()) == 3

@@ -8,8 +8,8 @@ import pytest
 
 from popclient.admin import DeadLetter, Repair
 from popclient.cli.arguments import moment, rate
+from popclient.cli.dead_letters.redrive import Repaired, batches
 from popclient.cli.output import ProgressLog
-from popclient.cli.redrive import Repaired, batches
 from tests.support.shell import Shell
 
 SELECTING = (["list"], ["classify"], ["redrive"], ["export", "--to", "x.jsonl"], ["purge"])
@@ -37,11 +37,11 @@ def test_a_group_is_needed(shell: Shell, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--from", "yesterday"], "'yesterday' is no time; write 2026-11-20T10:00, 2026-11-20T10:00+01:00, or how"),
+        (["--from", "yesterday"], "'yesterday' is no time; write 2026-11-20T10:00, 2026-11-20T10:00+01:00, or a duration ago"),
         (["--until", "5"], "'5' is no time"),
         (["--id", "0"], "0 is not between 1 and"),
         (["--id", "4,x"], "'x' is no whole number"),
-        (["--from", "2026-11-20", "--until", "2026-11-19"], "nothing can have died between"),
+        (["--from", "2026-11-20", "--until", "2026-11-19"], "no message can have died between them"),
     ],
 )
 def test_a_selection_that_makes_no_sense(shell: Shell, words: list[str], options: list[str], said: str) -> None:
@@ -55,11 +55,11 @@ def test_a_selection_that_makes_no_sense(shell: Shell, words: list[str], options
     [
         (
             ["classify", "--group", "g", "--by", "colour"],
-            "'colour' tells none apart; write reason, tag, topic, attempt",
+            "'colour' is no class of dead letters; write reason, tag, topic, attempt",
         ),
         (["classify", "--group", "g", "--by", "property:"], "or property:NAME"),
         (["classify", "--group", "g", "--by", "tag", "--with", "a:b"], "not allowed with"),
-        (["redrive"], "with --group GROUP, or name a plan with --plan PLAN"),
+        (["redrive"], "with --group GROUP, or a plan with --plan PLAN"),
         (["redrive", "--plan", "p", "--topic", "orders"], "--topic selects among the dead letters of a group"),
         (["redrive", "--plan", "p", "--id", "4"], "--id selects among the dead letters of a group"),
         (["redrive", "--plan", "p", "--repair", "a:b"], "--repair needs --group GROUP"),
@@ -91,7 +91,7 @@ def test_a_batch_is_bounded_in_what_goes_back_and_in_bytes() -> None:
 def test_progress_is_told_once_a_second(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
     progress_log = ProgressLog(lambda: now)
-    progress_log.say("begun")
+    progress_log.write("begun")
     for _ in range(12):
         now += 0.25
         progress_log.progress(f"at {now}")

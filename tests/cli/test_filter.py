@@ -21,7 +21,7 @@ def test_what_matches_and_what_cannot_be_compared(shell: Shell) -> None:
     said = shell.ok("filter", "test", "a > 3 AND TAGS = 'UA'", "--topic", "flights")
     assert said.lines[:3] == [
         "1 of 3 messages match (33.3%)",
-        "1 cannot: a property is not what the expression takes it for",
+        "1 cannot be compared: a property has not the type that the expression needs",
         "",
     ]
     assert re.split(r"\s{2,}", said.lines[3]) == ["MESSAGE ID", "QUEUE", "OFFSET", "STORED", "TAG", "PROPERTIES"]
@@ -118,13 +118,13 @@ def test_find(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     found = shell.json("message", "find", "--key", "c-7", "--until", "2024-12-31")
     assert found["messages"] == []
     lines = shell.ok("message", "find", "--key", "c-7", "--max", "1").lines
-    assert lines[-1].startswith("1 messages were examined, and there are more; go on with --page")
+    assert lines[-1].startswith("1 messages were examined, and there are more; continue with --page")
     assert shell.ok("message", "find", "--topic", "orders", "--tag", "old").lines == ["no message matches"]
     monkeypatch.setattr(find, "EXAMINED_MAX", 1)
     first = shell.ok("message", "find", "--key", "c-7")
     page = re.search(r"--page (\S+),", first.lines[-1])
     assert page, first.lines
-    assert first.lines[-1].startswith("1 messages were examined, and there are more; go on with --page")
+    assert first.lines[-1].startswith("1 messages were examined, and there are more; continue with --page")
     second = shell.json("message", "find", "--key", "c-7", "--page", page[1])
     assert [each["keys"] for each in second["messages"]] == [["o-1", "c-7"]]
     refused = shell("message", "find", "--tag", "new")

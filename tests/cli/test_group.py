@@ -10,7 +10,7 @@ from tests.support.shell import Shell
 
 def test_create(shell: Shell) -> None:
     (line,) = shell.ok("group", "create", "counters").lines
-    assert line.startswith("made consumer group counters: 17 attempts, retry after 10s,30s,1m,2m,")
+    assert line.startswith("created consumer group counters: 17 attempts, retry after 10s,30s,1m,2m,")
     assert line.endswith(",10m,20m,30m,1h,2h, in order after 3s, history errors")
     options = ["--max-attempts", "3", "--retry", "500ms,10s,1h30m", "--consume-from", "latest", "--history", "all"]
     made = shell.json("group", "create", "auditors", *options, "--fifo-retry", "1s")
@@ -49,7 +49,7 @@ def test_list(shell: Shell) -> None:
 def test_show_says_how_far_it_is_behind(shell: Shell) -> None:
     shell.ok("topic", "create", "flights")
     shell.ok("group", "create", "counters", "--retry", "1s")
-    assert shell.ok("group", "show", "counters").lines[-1] == "no group has met a topic"
+    assert shell.ok("group", "show", "counters").lines[-1] == "no group has received from a topic yet"
     shell.ok("message", "send", "flights", "x", "--count", "5")
     shell.ok("message", "receive", "flights", "--group", "counters", "--max", "2")
     shown = shell.json("group", "show", "counters")

@@ -66,7 +66,7 @@ def test_reset_goes_anywhere_and_says_from_where(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (("--to", "yesterday"), 2, "'yesterday' is no place; write beginning, end, 2026-11-20T10:00"),
+        (("--to", "yesterday"), 2, "'yesterday' is not a valid position; write beginning, end, 2026-11-20T10:00"),
         (("--offset", "3"), 2, "offset 3 is an offset of one queue; name it with --queue ID"),
         (
             ("--offset", "6", "--queue", "0", "--force"),
@@ -151,7 +151,7 @@ def test_the_classic_writers_file_is_read(shell: Shell, tmp_path: Path) -> None:
     ("text", "said"),
     [
         ('{"offsetTable": {"flights@reports": {"0": 3', "at line 1, column 44 (character 43 of 43)"),
-        ('{"offsetTable": {"flights@others": {"0": 3}}}', "has no offsets of group reports; it has those of: others;"),
+        ('{"offsetTable": {"flights@others": {"0": 3}}}', "has no offsets of group reports; its groups are: others;"),
         ('{"offsetTable": {"flights@reports": {"0": 6}}}', "offset 6 is not in queue 0 of topic 'flights'"),
         ('{"offsetTable": {"flights@reports": {"0": 3, "2": 0}}}', "topic 'flights' has no queue 2; it has 2"),
         ('{"offsetTable": {"nosuch@reports": {"0": 3}}}', "topic 'nosuch' does not exist"),
@@ -160,7 +160,7 @@ def test_the_classic_writers_file_is_read(shell: Shell, tmp_path: Path) -> None:
         ("[" * 100_000, "lists or objects stand in each other too deeply"),
         (f'{{"offsetTable": {{"flights@reports": {{"0": {"1" * 5_000}}}}}}}', "value has 5000 digits"),
         (f'{{"offsetTable": {{"flights@reports": {{"{"1" * 5_000}": 3}}}}}}', "a queue id is a whole number"),
-        ('{"offsetTable": {"flights@\\u001b[2Jothers": {"0": 3}}}', "it has those of: \\x1b[2Jothers;"),
+        ('{"offsetTable": {"flights@\\u001b[2Jothers": {"0": 3}}}', "its groups are: \\x1b[2Jothers;"),
         ('{"offsetTable": {"flights\\u009b2J@reports": {"0": 3}}}', "\\x9b2J"),
     ],
 )

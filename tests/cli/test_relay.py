@@ -35,7 +35,7 @@ def test_a_database_without_an_outbox(shell: Shell, tmp_path: Path) -> None:
     for url in (f"sqlite:///{tmp_path / 'shop.db'}", "sqlite://"):
         said = shell("relay", "--once", "--database-url", url)
         assert (said.status, said.out) == (1, "")
-        assert said.err == f"popmq: {url} has no table popmq_outbox; make it with: {MAKE}\n"
+        assert said.err == f"popmq: {url} has no table popmq_outbox; create it with: {MAKE}\n"
 
 
 def test_a_database_that_does_not_answer(shell: Shell) -> None:

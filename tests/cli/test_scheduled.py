@@ -32,7 +32,7 @@ def later(shell: Shell, body: str, delay: str, *options: str) -> str:
 
 
 def test_what_is_scheduled_by_due_time(shell: Shell) -> None:
-    assert shell.ok("message", "scheduled", "--topic", "flights").lines == ["nothing is scheduled"]
+    assert shell.ok("message", "scheduled", "--topic", "flights").lines == ["no scheduled messages"]
     assert shell.json("message", "scheduled", "--topic", "flights") == []
     second, first = later(shell, "second", "2h"), later(shell, "first", "1h", "--tag", "UA", "--key", "k1")
     heading, *rows = shell.ok("message", "scheduled", "--topic", "flights").lines

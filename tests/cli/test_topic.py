@@ -8,7 +8,7 @@ from tests.support.shell import Shell
 
 
 def test_create(shell: Shell) -> None:
-    assert shell.ok("topic", "create", "flights").lines == ["made topic flights with 8 queues"]
+    assert shell.ok("topic", "create", "flights").lines == ["created topic flights with 8 queues"]
     made = shell.json("topic", "create", "airports", "--queues", "3", "--type", "normal", "--type", "NORMAL")
     assert made["name"] == "airports"
     assert made["queue_count"] == 3

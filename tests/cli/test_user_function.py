@@ -11,7 +11,7 @@ import pytest
 
 from popclient.admin import DeadLetter
 from popclient.cli.arguments import UsageError
-from popclient.cli.selection import FunctionFailed, UserFunction
+from popclient.cli.dead_letters.selection import FunctionFailed, UserFunction
 
 LETTER = DeadLetter(7, "till", "orders", None, 3, "it burnt", datetime(2026, 11, 20, tzinfo=UTC), "", "01ABC")
 CODE = """
@@ -58,7 +58,7 @@ def test_it_is_found_in_the_directory_of_the_command() -> None:
         ("sorting", "'sorting' names no function; write module:function, such as fixes:repair"),
         (":kind", "names no function"),
         ("sorting:", "names no function"),
-        ("nowhere:kind", "module 'nowhere' is not found; it is looked for in /"),
+        ("nowhere:kind", "module 'nowhere' is not found, neither in /"),
         ("nowhere.at.all:kind", "module 'nowhere' is not found"),
         ("needy:kind", "module 'needy' needs 'a_library_of_theirs', which is not installed here"),
         ("broken:kind", "module 'broken' cannot be loaded: ZeroDivisionError: division by zero"),

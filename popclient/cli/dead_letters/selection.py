@@ -1,4 +1,4 @@
-"""Which dead letters a command of `popmq dlq` works on, of which server, and with which function of the user."""
+"""The dead letters that a command of `popmq dlq` selects, its server, and the function of the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from popclient.cli.arguments import UsageError, client_config
 from popclient.errors import PopError
 
 GONE: Final = "(deleted)"
-# Steps over many dead letters take their time; whether a server is there at all is still told fast.
+# A step over many dead letters may take long. A server that is not there is still reported early.
 PATIENCE_S: Final = 60.0
 
 
@@ -24,7 +24,7 @@ def admin_of(arguments: Namespace) -> Admin:
     return Admin(replace(client_config(arguments), request_timeout=PATIENCE_S))
 
 
-def selection_of(arguments: Namespace, *, redriven_too: bool = False) -> DeadLetterSelection:
+def selection_of(arguments: Namespace) -> DeadLetterSelection:
     try:
         return DeadLetterSelection(
             arguments.group,
@@ -33,17 +33,17 @@ def selection_of(arguments: Namespace, *, redriven_too: bool = False) -> DeadLet
             arguments.dead_until,
             arguments.where,
             arguments.ids,
-            redriven_too=redriven_too or getattr(arguments, "redriven_too", False),
+            redriven_too=getattr(arguments, "redriven_too", False),
         )
     except ValueError:
         raise UsageError(
             f"--from {arguments.dead_from.isoformat()} is not before --until {arguments.dead_until.isoformat()};"
-            " nothing can have died between"
+            " no message can have died between them"
         ) from None
 
 
-def narrows(arguments: Namespace) -> list[str]:
-    """The options of a selection that were given, the group apart."""
+def given_options(arguments: Namespace) -> list[str]:
+    """The options of a selection that were given, without the group."""
     given = {
         "--topic": arguments.topic,
         "--from": arguments.dead_from,
@@ -58,11 +58,11 @@ Result = TypeVar("Result")
 
 
 class FunctionFailed(PopError):
-    """A user's function raised, or returned what it must not."""
+    """A user's function raised, or returned a value of a wrong type."""
 
 
 class UserFunction(Generic[Result]):
-    """Takes a DeadLetter, returns a `kind` or None. What goes wrong in it is told with the dead letter it was given."""
+    """Takes a DeadLetter, returns a `kind` or None. The error of a failure names the dead letter."""
 
     def __init__(self, written: str, kind: type[Result]) -> None:
         self._written = written
@@ -95,7 +95,7 @@ def _loaded(written: str) -> Callable[[DeadLetter], Any]:
         if missing.name is None or not f"{module_name}.".startswith(f"{missing.name}."):
             raise UsageError(f"module '{module_name}' needs '{missing.name}', which is not installed here") from missing
         raise UsageError(
-            f"module '{missing.name}' is not found; it is looked for in {here} and among what is installed"
+            f"module '{missing.name}' is not found, neither in {here} nor among the installed packages"
         ) from None
     except Exception as error:
         raise UsageError(f"module '{module_name}' cannot be loaded: {type(error).__name__}: {error}") from error

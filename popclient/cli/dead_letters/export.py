@@ -1,4 +1,4 @@
-"""`popmq dlq export`. A file is complete on the disk when its context ends without an error."""
+"""`popmq dlq export`. A file is complete and durable when its context ends without an error."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from popclient.admin import DeadLetter
 from popclient.cli.arguments import UsageError
-from popclient.cli.output import ProgressLog, body_document, body_of, say, utc
-from popclient.cli.selection import admin_of, selection_of
+from popclient.cli.dead_letters.selection import admin_of, selection_of
+from popclient.cli.output import ProgressLog, body_document, body_of, report, utc
 from popclient.errors import PopError
 from popclient.message import MessageView
 
-# What is held in memory before it is written: a row group of Parquet.
+# The rows and bodies that are kept in memory before they are written: a row group of Parquet.
 ROWS_HELD: Final = 10_000
 BYTES_HELD: Final = 32 * 1024 * 1024
 
@@ -28,7 +28,7 @@ Add = Callable[[DeadLetter], None]
 
 @contextmanager
 def json_lines(path: Path) -> Iterator[Add]:
-    """One JSON object per line. Times are ISO 8601 in UTC; a body that is no text stands in `body_base64`."""
+    """One JSON object per line. Times are ISO 8601 in UTC; a body that is no text is in `body_base64`."""
     with path.open("w", encoding="utf-8") as file:
 
         def add(letter: DeadLetter) -> None:
@@ -97,7 +97,7 @@ def parquet(path: Path) -> Iterator[Add]:
 
 
 def row_of(letter: DeadLetter, unpack: Callable[[MessageView], bytes | None] = body_of) -> dict[str, Any]:
-    """The columns of a dead letter by their names; a body that does not unpack is given as it is stored."""
+    """The columns of a dead letter by name; a body that cannot be decompressed is as it is stored."""
     message = letter.message
     body = unpack(message) if message else None
     return {
@@ -129,35 +129,35 @@ _OUTPUTS: dict[str, Output] = {".parquet": parquet, JSON: json_lines}
 
 
 def export(arguments: Namespace) -> int:
-    """Page by page, under another name until all of it is written: a file that has the name is whole."""
+    """Page by page, into a file of another name that is renamed at the end: a file of this name is complete."""
     to: Path = arguments.to
     kind = _OUTPUTS.get(to.suffix)
     if kind is None:
-        raise UsageError(f"--to {to} ends in neither {' nor '.join(_OUTPUTS)}; name the file by what it is to hold")
+        raise UsageError(f"--to {to} ends in neither {' nor '.join(_OUTPUTS)}; the ending chooses the format")
     if kind is parquet and find_spec("pyarrow") is None:
         raise UsageError(f"{to} needs pyarrow, which is not installed: pip install pyarrow, or name a {JSON} file")
-    _require_a_place(arguments)
+    _require_free_name(arguments)
     part = to.with_name(f"{to.name}.part")
     with admin_of(arguments) as admin:
         letters = admin.dead_letters(selection_of(arguments))
         try:
             count = _write(kind, part, letters)
-            _require_a_place(arguments)
+            _require_free_name(arguments)
             part.replace(to)
         except OSError as error:
             raise PopError(f"{to} cannot be written: {error.strerror or error}") from error
         finally:
             part.unlink(missing_ok=True)
     document = {"group": arguments.group, "file": str(to), "exported": count}
-    return say(arguments, document, [f"wrote {count} dead letters to {to}"])
+    return report(arguments, document, [f"wrote {count} dead letters to {to}"])
 
 
-def _require_a_place(arguments: Namespace) -> None:
+def _require_free_name(arguments: Namespace) -> None:
     to: Path = arguments.to
     if to.exists() and not arguments.force:
-        raise UsageError(f"{to} is there already; write in its place with --force, or choose another name")
+        raise UsageError(f"{to} exists already; overwrite it with --force, or choose another name")
     if not to.parent.is_dir():
-        raise UsageError(f"{to.parent} is no directory; make it, or choose another place")
+        raise UsageError(f"{to.parent} is no directory; create it, or choose another one")
 
 
 def _write(kind: Output, part: Path, letters: Iterable[DeadLetter]) -> int:

@@ -1,4 +1,4 @@
-"""The commands `popmq dlq …`, and the selection that most of them share."""
+"""The commands `popmq dlq …`, and the options of a selection that most of them have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FUNCTION: Final = "MODULE:FUNCTION"
 
 def add_dlq(actions: Any) -> None:
     listing = add_command(
-        actions, "list", "list the dead letters of a group, oldest first", "dead_letters:list_some", alias="ls"
+        actions, "list", "list the dead letters of a group, oldest first", "dead_letters.listing:list_some", alias="ls"
     )
     _add_selection(listing)
     listing.add_argument(
@@ -23,11 +23,11 @@ def add_dlq(actions: Any) -> None:
     )
     add_max(listing, SHOWN_MAX)
 
-    show = add_command(actions, "show", "show a dead letter", "dead_letters:show")
+    show = add_command(actions, "show", "show a dead letter", "dead_letters.listing:show")
     show.add_argument("message_id", metavar="ID", help="the message's id, or the dead letter's number")
-    show.add_argument("--group", required=True, help="the consumer group that gave it up")
+    show.add_argument("--group", required=True, help="the consumer group of the dead letter")
 
-    classify = add_command(actions, "classify", "count them by class", "dead_letters:classify")
+    classify = add_command(actions, "classify", "count dead letters by class", "dead_letters.listing:classify")
     _add_selection(classify)
     by = classify.add_mutually_exclusive_group()
     by.add_argument(
@@ -43,24 +43,30 @@ def add_dlq(actions: Any) -> None:
 
     _add_redrive(actions)
 
-    export = add_command(actions, "export", "write them to a file", "dead_letter_export:export")
+    export = add_command(actions, "export", "export dead letters to a file", "dead_letters.export:export")
     _add_selection(export)
     export.add_argument("--to", required=True, type=Path, metavar="FILE", help="FILE.parquet or FILE.jsonl")
     export.add_argument("--force", action="store_true", help="overwrite an existing file")
 
-    purge = add_command(actions, "purge", "delete them permanently", "dead_letters:purge")
+    purge = add_command(actions, "purge", "delete dead letters permanently", "dead_letters.listing:purge")
     _add_selection(purge)
     add_yes(purge)
 
 
 def _add_redrive(actions: Any) -> None:
-    redrive = add_command(actions, "redrive", "send them back to the group, by a plan", "redrive:redrive")
+    redrive = add_command(
+        actions, "redrive", "send dead letters back to the group, by a plan", "dead_letters.redrive:redrive"
+    )
     _add_selection(redrive, needed=False)
-    redrive.add_argument("--dry-run", action="store_true", help="make a plan and show it; send nothing")
-    redrive.add_argument("--plan", metavar="PLAN", help="run or continue this plan (a new one)")
-    redrive.add_argument("--rate", type=rate, metavar="RATE", help="at most this many, such as 100/s, 30/m or 500/h")
-    redrive.add_argument("--reason", default="", metavar="TEXT", help="the reason, for the record")
-    redrive.add_argument("--to", metavar="TOPIC", help="send to this topic, for all its groups (only to the group)")
+    redrive.add_argument("--dry-run", action="store_true", help="make a plan and show it, but send nothing")
+    redrive.add_argument("--plan", metavar="PLAN", help="run or continue this plan (a new plan)")
+    redrive.add_argument(
+        "--rate", type=rate, metavar="RATE", help="send at most this many, such as 100/s, 30/m or 500/h"
+    )
+    redrive.add_argument("--reason", default="", metavar="TEXT", help="the reason, which the plan records")
+    redrive.add_argument(
+        "--to", metavar="TOPIC", help="send to this topic, for all its groups (only to the group of the dead letters)"
+    )
     redrive.add_argument(
         "--repair",
         metavar=FUNCTION,
@@ -68,17 +74,24 @@ def _add_redrive(actions: Any) -> None:
     )
     add_max(redrive, SHOWN_MAX, text="with --dry-run, show at most this many")
 
-    plans = add_command(actions, "plans", "list the plans, newest first", "redrive:list_plans")
+    plans = add_command(actions, "plans", "list the plans, newest first", "dead_letters.redrive:list_plans")
     plans.add_argument("--group", help="only of this group")
-    plan = add_command(actions, "plan", "show a plan, and the state of each of its messages", "redrive:show_plan")
+    plan = add_command(
+        actions, "plan", "show a plan, and the state of each of its messages", "dead_letters.redrive:show_plan"
+    )
     plan.add_argument("plan", metavar="PLAN")
     add_max(plan, SHOWN_MAX, 100)
-    cancel = add_command(actions, "cancel", "stop a plan; its other messages stay dead letters", "redrive:cancel")
+    cancel = add_command(
+        actions,
+        "cancel",
+        "stop a plan; messages that were not sent yet stay dead letters",
+        "dead_letters.redrive:cancel",
+    )
     cancel.add_argument("plan", metavar="PLAN")
 
 
 def _add_selection(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
-    parser.add_argument("--group", required=needed, help="the consumer group that gave them up")
+    parser.add_argument("--group", required=needed, help="the consumer group of the dead letters")
     parser.add_argument("--topic", help="only those of this topic")
     parser.add_argument(
         "--from",
@@ -103,7 +116,7 @@ def _add_selection(parser: argparse.ArgumentParser, *, needed: bool = True) -> N
         type=numbers(1, ID_MAX),
         default=[],
         metavar="ID",
-        help="only the one with this number; may be repeated, or 4,7,9",
+        help="only the dead letter with this number; may be repeated, or 4,7,9",
     )
     if needed:
-        parser.add_argument("--redriven-too", action="store_true", help="also those that were sent back already")
+        parser.add_argument("--redriven-too", action="store_true", help="also dead letters that were redriven already")

@@ -12,21 +12,22 @@ from typing import Any
 from popclient.admin import Admin, DeadLetter, DeadLetterSelection
 from popclient.cli import REFUSED
 from popclient.cli.arguments import PROPERTY, confirm, counted
+from popclient.cli.dead_letters.selection import GONE, UserFunction, admin_of, selection_of
 from popclient.cli.messages import in_any_case
 from popclient.cli.output import (
     ProgressLog,
+    body_lines,
     excerpt,
     fields,
     message_document,
     message_fields,
     picked,
-    say,
+    report,
     table,
+    table_of,
     utc,
-    whole,
     with_lite_topics,
 )
-from popclient.cli.selection import GONE, UserFunction, admin_of, selection_of
 from popclient.errors import NotFound
 
 
@@ -34,22 +35,20 @@ def list_some(arguments: Namespace) -> int:
     with admin_of(arguments) as admin:
         letters = admin.dead_letters(selection_of(arguments), after_id=arguments.after)
         found = list(islice(letters, arguments.max))
-    columns = ["id", "message id", "topic", "attempts", "dead since", "reason", "redrive", "body"]
-    rows: list[tuple[Any, ...]] = [
-        (
-            each.id,
-            each.origin_message_id,
-            each.topic or GONE,
-            each.delivery_attempt,
-            each.dead_at,
-            each.reason,
-            _redrive(each),
-            excerpt(each.message) if each.message else GONE,
-        )
-        for each in found
-    ]
-    columns, rows = with_lite_topics(columns, rows, [each.message for each in found], "attempts")
-    return say(arguments, [_document(each) for each in found], table(columns, rows, "no dead letters"))
+    columns = "id message_id topic attempts dead_since reason redrive body"
+    lines = table_of(
+        found,
+        with_lite_topics(columns, [each.message for each in found], "attempts"),
+        "no dead letters",
+        message_id="origin_message_id",
+        topic=lambda each: each.topic or GONE,
+        lite_topic=lambda each: each.message and each.message.lite_topic,
+        attempts="delivery_attempt",
+        dead_since="dead_at",
+        redrive=_redrive,
+        body=lambda each: excerpt(each.message) if each.message else GONE,
+    )
+    return report(arguments, list(map(_document, found)), lines)
 
 
 def show(arguments: Namespace) -> int:
@@ -67,11 +66,11 @@ def show(arguments: Namespace) -> int:
             *(message_fields(found.message) if found.message else ()),
         ]
     )
-    return say(arguments, _document(found), [*lines, "", *(whole(found.message) if found.message else [GONE])])
+    return report(arguments, _document(found), [*lines, "", *(body_lines(found.message) if found.message else [GONE])])
 
 
 def purge(arguments: Namespace) -> int:
-    """Exit code 1 if the answer to the question is no."""
+    """Exit code 1 if the user does not confirm."""
     selection = selection_of(arguments)
     with admin_of(arguments) as admin:
         if not arguments.yes and (count := sum(1 for _ in admin.dead_letters(selection, without_bodies=True))):
@@ -81,11 +80,11 @@ def purge(arguments: Namespace) -> int:
         progress_log = ProgressLog()
         purged = admin.purge_dead_letters(selection, told=lambda so_far: progress_log.progress(f"{so_far} removed"))
     lines = [f"removed {purged} dead letters of {arguments.group}"]
-    return say(arguments, {"group": arguments.group, "purged": purged}, lines)
+    return report(arguments, {"group": arguments.group, "purged": purged}, lines)
 
 
 def _found(admin: Admin, group: str, written: str) -> DeadLetter:
-    """By message id, else by the dead letter's own number; raises `NotFound` of the first."""
+    """By message id, or else by the number of the dead letter; raises the `NotFound` of the first."""
     try:
         return in_any_case(lambda each: admin.get_dead_letter(group, each), written)
     except NotFound:
@@ -115,7 +114,7 @@ Classifier = Callable[[DeadLetter], object | None]
 
 @dataclass(slots=True)
 class Class:
-    """What is known of the dead letters of one kind."""
+    """Statistics of the dead letters of one class."""
 
     example_id: str
     oldest: datetime
@@ -135,11 +134,11 @@ def classify(arguments: Namespace) -> int:
     with admin_of(arguments) as admin:
         letters = admin.dead_letters(selection_of(arguments), without_bodies=not arguments.function)
         classes = classified(letters, classes_by)
-    return _say(arguments, classes)
+    return _report(arguments, classes)
 
 
 def classified(letters: Iterable[DeadLetter], by: Classifier) -> dict[object | None, Class]:
-    """The largest class first; None is what the classifier has no word for."""
+    """The largest class first; None: the dead letters without a class."""
     classes: dict[object | None, Class] = {}
     for letter in letters:
         name = by(letter)
@@ -162,7 +161,7 @@ def _by(what: str) -> Classifier:
     }[what]
 
 
-def _say(arguments: Namespace, classes: dict[object | None, Class]) -> int:
+def _report(arguments: Namespace, classes: dict[object | None, Class]) -> int:
     total = sum(each.count for each in classes.values())
     columns = ["class", "count", "share", "oldest", "newest", "example"]
     rows = [
@@ -190,4 +189,4 @@ def _say(arguments: Namespace, classes: dict[object | None, Class]) -> int:
     lines = table(columns, rows, "no dead letters")
     if total:
         lines += ["", f"{total} dead letters in {len(classes)} classes"]
-    return say(arguments, {"group": arguments.group, "count": total, "classes": documents}, lines)
+    return report(arguments, {"group": arguments.group, "count": total, "classes": documents}, lines)

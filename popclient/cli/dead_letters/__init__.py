@@ -1,0 +1,1 @@
+"""`popmq dlq …`: dead letters are listed, classified, exported, purged and redriven."""
