@@ -37,7 +37,10 @@ def test_a_group_is_needed(shell: Shell, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--from", "yesterday"], "'yesterday' is no time; write 2026-11-20T10:00, 2026-11-20T10:00+01:00, or a duration ago"),
+        (
+            ["--from", "yesterday"],
+            "'yesterday' is no time; write 2026-11-20T10:00, 2026-11-20T10:00+01:00, or a duration ago",
+        ),
         (["--until", "5"], "'5' is no time"),
         (["--id", "0"], "0 is not between 1 and"),
         (["--id", "4,x"], "'x' is no whole number"),

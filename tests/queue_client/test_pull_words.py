@@ -18,6 +18,7 @@ from popclient.message import FilterExpression
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
 
+
 def test_the_extras_of_a_pull() -> None:
     extras = pull_extras(hold=timedelta(seconds=15), commit_offset=77, resets=2, sub_version=1_700_000_000_000)
     assert extras == legacy.PullExtras(sys_flag=3, commit_offset=77, resets=2, sub_version=1_700_000_000_000)
