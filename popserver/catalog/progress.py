@@ -102,8 +102,7 @@ def lock_of_queue(conn: Connection, queue_id: int) -> Sequence[int] | None:
 
 def next_offset(conn: Connection, group_id: int, queue_id: int) -> int | None:
     """The first offset of the queue that the group has not read; None if it has no progress there."""
-    found: int | None = conn.execute(_NEXT_OFFSET, {"for_group": group_id, "of_queue": queue_id}).scalar()
-    return found
+    return conn.execute(_NEXT_OFFSET, {"for_group": group_id, "of_queue": queue_id}).scalar()
 
 
 def of_queues(conn: Connection, group_id: int, queue_ids: Iterable[int]) -> dict[int, Reached]:

@@ -87,8 +87,7 @@ def cancel(tx: Transaction, plan_id: str) -> None:
 
 def any_of_group(conn: Connection, group_id: int) -> str | None:
     """The id of a plan of the group; None if it has none."""
-    found: str | None = conn.execute(_ANY_OF_GROUP, {"for_group": group_id}).scalar()
-    return found
+    return conn.execute(_ANY_OF_GROUP, {"for_group": group_id}).scalar()
 
 
 def forget(conn: Connection, plan_id: str) -> int:

@@ -143,8 +143,7 @@ def clock_ms(conn: Connection) -> float:
 
 def ahead_ms(conn: Connection, system_ms: int) -> int | None:
     """How far the running servers' time is ahead of the database's clock, in ms; None if no server runs."""
-    furthest_ms: int | None = conn.execute(_AHEAD, {"since_ms": system_ms - SERVER_LAPSE_MS}).scalar()
-    return furthest_ms
+    return conn.execute(_AHEAD, {"since_ms": system_ms - SERVER_LAPSE_MS}).scalar()
 
 
 def known(conn: Connection, now_ms: int) -> list[KnownServer]:

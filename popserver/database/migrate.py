@@ -157,8 +157,7 @@ def _run(step: Literal["upgrade", "downgrade"], conn: Connection, to: str) -> No
 def _revision(conn: Connection) -> str | None:
     if not inspect(conn).has_table("alembic_version"):
         return None
-    found: str | None = conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    return found
+    return conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
 def _too_old(name: str, found: str) -> StoreUnavailable:

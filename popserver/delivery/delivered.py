@@ -72,14 +72,12 @@ def redriven_states(conn: Connection, group_id: int, first: int, end: int, limit
 
 def redriven_to(conn: Connection, group: Group, origin_key: int) -> int | None:
     """The place of the redriven message's delivery in the group; None if it has none."""
-    found: int | None = conn.execute(_REDRIVEN_TO, {"for_group": group.group_id, "for_origin": origin_key}).scalar()
-    return found
+    return conn.execute(_REDRIVEN_TO, {"for_group": group.group_id, "for_origin": origin_key}).scalar()
 
 
 def first_redriven(conn: Connection, first: int, end: int) -> int | None:
     """Of redriven messages that have a delivery in any group, the first place with first <= key < end."""
-    found: int | None = conn.execute(_FIRST_REDRIVEN, {"first": first, "end": end}).scalar()
-    return found
+    return conn.execute(_FIRST_REDRIVEN, {"first": first, "end": end}).scalar()
 
 
 def of_these(conn: Connection, group_id: int, keys: Iterable[int]) -> set[int]:

@@ -41,8 +41,7 @@ def lock(tx: Transaction, rows: Iterable[DeliveryRow]) -> list[DeliveryRow]:
 
 def next_due_ms(conn: Connection, from_ms: int = 0) -> int | None:
     """When the earliest hold or interval ends, of those that end at `from_ms` or later."""
-    due_ms: int | None = conn.execute(_NEXT_DUE, {"from_ms": from_ms}).scalar()
-    return due_ms
+    return conn.execute(_NEXT_DUE, {"from_ms": from_ms}).scalar()
 
 
 def overdue(conn: Connection, now_ms: int) -> tuple[int, int | None]:

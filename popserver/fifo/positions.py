@@ -59,8 +59,7 @@ class Opened(NamedTuple):
 def next_offset(conn: Connection, group_id: int, queue_id: int, message_group: str | None) -> int | None:
     """Where the group continues in a message group; None if that has no position."""
     names = {"for_group": group_id, "of_queue": queue_id, "of_message_group": message_group}
-    found: int | None = conn.execute(_NEXT_OFFSET, names).scalar()
-    return found
+    return conn.execute(_NEXT_OFFSET, names).scalar()
 
 
 def first_offsets(conn: Connection, group_id: int) -> dict[int, int]:

@@ -178,8 +178,7 @@ def listed(conn: Connection, topic_id: int, prefix: str, after: str, limit: int)
 
 def first_key(conn: Connection, topic_id: int, name: str) -> int | None:
     """The key of the first message of the lite topic; None if it has expired. Messages before it are consumed."""
-    found: int | None = conn.execute(_FIRST_KEY, {"of_topic": topic_id, "named": name}).scalar()
-    return found
+    return conn.execute(_FIRST_KEY, {"of_topic": topic_id, "named": name}).scalar()
 
 
 def first_key_of(topic_id: ColumnElement[int], name: ColumnElement[Any]) -> ScalarSelect[int]:

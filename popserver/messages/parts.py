@@ -33,27 +33,23 @@ def keys(conn: Connection, first: int, end: int, limit: int, *, before_ms: int |
 def first_key(conn: Connection, first: int, end: int, *, message_group: str | None = None) -> int | None:
     """The key of the first message, of one message group or (None) of any."""
     query = _FIRST if message_group is None else _FIRST_OF_GROUP
-    found: int | None = conn.execute(query, _names(first, end, message_group)).scalar()
-    return found
+    return conn.execute(query, _names(first, end, message_group)).scalar()
 
 
 def key_after(conn: Connection, first: int, end: int, count: int) -> int | None:
     """The key behind the first so many messages; None if there are no more."""
-    found: int | None = conn.execute(_KEY_AFTER, _names(first, end) | {"count": count}).scalar()
-    return found
+    return conn.execute(_KEY_AFTER, _names(first, end) | {"count": count}).scalar()
 
 
 def first_key_since(conn: Connection, first: int, end: int, message_group: str, since_ms: int) -> int | None:
     """The key of the first message of the message group that was stored then or later."""
     names = _names(first, end, message_group) | {"since_ms": since_ms}
-    found: int | None = conn.execute(_FIRST_SINCE, names).scalar()
-    return found
+    return conn.execute(_FIRST_SINCE, names).scalar()
 
 
 def first_key_of_last(conn: Connection, first: int, end: int, message_group: str, count: int) -> int | None:
     """The key of the first one of the last so many messages of the message group."""
-    found: int | None = conn.execute(_FIRST_OF_LAST, _names(first, end, message_group) | {"count": count}).scalar()
-    return found
+    return conn.execute(_FIRST_OF_LAST, _names(first, end, message_group) | {"count": count}).scalar()
 
 
 def count(conn: Connection, first: int, end: int, message_group: str, limit: int) -> int:

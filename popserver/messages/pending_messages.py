@@ -132,8 +132,7 @@ def is_any_due_at_once(conn: Connection) -> bool:
 
 def first_due_ms(conn: Connection) -> int | None:
     """When the earliest delayed message is due."""
-    due_ms: int | None = conn.execute(_FIRST_DUE).scalar()
-    return due_ms
+    return conn.execute(_FIRST_DUE).scalar()
 
 
 def next_due(conn: Connection, after_ms: int) -> tuple[int, int] | None:

@@ -79,8 +79,7 @@ def newest_stored_at_ms(conn: Connection) -> int:
 
 def oldest_stored_at_ms(conn: Connection) -> int | None:
     """When the oldest message was stored that is the first of its queue; None for an empty store."""
-    oldest: int | None = conn.execute(_OLDEST).scalar()
-    return oldest
+    return conn.execute(_OLDEST).scalar()
 
 
 def newest_in_message_group_ms(message_group: ColumnElement[Any], first_key: ColumnElement[int]) -> ScalarSelect[int]:
