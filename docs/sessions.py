@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from popserver.postgres.sessions import FREE, PINNED, REQUIRED
+from popserver.postgres.sessions import PINNED, REQUIRED
 from popserver.sqlite.library import LIMITS
 from popserver.sqlite.sessions import PRAGMAS
 
@@ -29,7 +29,6 @@ PAGES: dict[str, dict[str, Rows]] = {
             ("Setting", "Must be", "Why, and what to do"),
             *((f"`{each.name}`", f"`{each.value}`", f"{each.why}; {each.way_out}") for each in REQUIRED),
         ],
-        "free": [("Setting", "Why it may have any value"), *((f"`{each.name}`", each.why) for each in FREE)],
     },
     "sqlite.md": {
         "pragmas": [

@@ -132,8 +132,7 @@ def forget_servers(conn: Connection) -> None:
 
 def newest_heartbeat_ms(conn: Connection) -> int:
     """The latest heartbeat of any server; 0 for none. A new server's clock must not start behind it."""
-    newest: int | None = conn.execute(_NEWEST).scalar()
-    return newest or 0
+    return conn.execute(_NEWEST).scalar() or 0
 
 
 def clock_ms(conn: Connection) -> float:
@@ -307,5 +306,4 @@ _INSERT = insert(client).from_select(
     ["client_id", "server_id", "last_seen_ms"],
     select(_PAIRS.c.client_id, _PAIRS.c.server_id, bindparam("now_ms", type_=client.c.last_seen_ms.type)),
 )
-_CLIENTS = rows_parameter("clients", text=("client_id",))
 _ATTENDED = select(client.c.client_id).where(client.c.client_id.in_(select(_CLIENTS.c.client_id)))

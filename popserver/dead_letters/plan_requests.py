@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 from sqlalchemy import text
 
@@ -23,15 +23,25 @@ from popserver.model.topic import Topic
 _LOCK_NAME = text(f"SELECT pg_advisory_xact_lock({0x706F71}, CAST(:plan_name AS integer))")
 
 
+R = TypeVar("R")
+
+
 @dataclass(frozen=True, slots=True)
-class NewPlan(Request[None]):
+class _OfPlan(Request[R]):
+    plan_id: str
+
+    def locks(self) -> Iterable[Locks]:
+        return (Locks(LockOrder.PLANS, lock, (self.plan_id,)),)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPlan(_OfPlan[None]):
     """Make a plan, unless one with this id exists. `selection` is a JSON object, stored unchanged.
 
     Its `up_to_id` is the newest dead letter that the plan covers; if the plan exists, the stored one counts.
     """
 
     phase: ClassVar = Phase.CREATE_PLAN
-    plan_id: str
     group: Group
     state: PlanState
     reason: str
@@ -39,23 +49,16 @@ class NewPlan(Request[None]):
     target: Topic | None
     created_by: str
 
-    def locks(self) -> Iterable[Locks]:
-        return (Locks(LockOrder.PLANS, lock, (self.plan_id,)),)
-
 
 @dataclass(frozen=True, slots=True)
-class PlanStep(Request[None]):
+class PlanStep(_OfPlan[None]):
     """The matches for a DRAFT among the dead letters after `after_id` up to `up_to_id`."""
 
     phase: ClassVar = Phase.RECORD_STEP
-    plan_id: str
     after_id: int
     up_to_id: int
     ids: Sequence[int]
     is_last: bool
-
-    def locks(self) -> Iterable[Locks]:
-        return (Locks(LockOrder.PLANS, lock, (self.plan_id,)),)
 
 
 class RedriveCounts(NamedTuple):
@@ -66,24 +69,16 @@ class RedriveCounts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RunPlan(Request[RedriveCounts]):
+class RunPlan(_OfPlan[RedriveCounts]):
     """Redrive the next `limit` messages of a plan."""
 
     phase: ClassVar = Phase.RUN_PLAN
-    plan_id: str
     limit: int
-
-    def locks(self) -> Iterable[Locks]:
-        return (Locks(LockOrder.PLANS, lock, (self.plan_id,)),)
 
 
 @dataclass(frozen=True, slots=True)
-class CancelPlan(Request[None]):
+class CancelPlan(_OfPlan[None]):
     phase: ClassVar = Phase.CANCEL_PLAN
-    plan_id: str
-
-    def locks(self) -> Iterable[Locks]:
-        return (Locks(LockOrder.PLANS, lock, (self.plan_id,)),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,19 +77,8 @@ class HistoryStep(NamedTuple):
 
 def steps(conn: Connection, keys: Collection[int]) -> list[HistoryStep]:
     """The first 1,000 steps of one message in all groups, oldest first; `keys` are all message keys it has had."""
-    return [
-        HistoryStep(
-            row.at_ms,
-            Resource(row.namespace, row.name),
-            row.event,
-            row.from_state,
-            row.to_state,
-            row.attempt,
-            row.client_id,
-            row.reason,
-        )
-        for row in conn.execute(_STEPS.where(history.c.message_key.in_(keys)))
-    ]
+    rows = conn.execute(_STEPS.where(history.c.message_key.in_(keys)))
+    return [HistoryStep(at_ms, Resource(namespace, name), *rest) for at_ms, namespace, name, *rest in rows]
 
 
 def skipped_while_held_ms(conn: Connection, group_id: int, key: int, first_key: int) -> int | None:
@@ -129,7 +118,9 @@ _LAST = (
     .limit(literal_column("1"))
 )
 _STEPS = (
-    select(history, EXISTING.c.namespace, EXISTING.c.name)
+    select(
+        history.c.at_ms, EXISTING.c.namespace, EXISTING.c.name, *(history.c[name] for name in HistoryStep._fields[2:])
+    )
     .join(EXISTING, EXISTING.c.group_id == history.c.group_id)
     .order_by(history.c.history_id)
     .limit(_HISTORY_MAX)

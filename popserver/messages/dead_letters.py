@@ -50,8 +50,7 @@ def named(conn: Connection, group_id: int, ids: Collection[int]) -> list[DeadLet
 
 def newest_id(conn: Connection, group_id: int) -> int:
     """The id of the group's newest dead letter; 0 if there is none."""
-    newest: int | None = conn.execute(_NEWEST, {"for_group": group_id}).scalar()
-    return newest or 0
+    return conn.execute(_NEWEST, {"for_group": group_id}).scalar() or 0
 
 
 def of_message(conn: Connection, group_id: int, origin_key: int) -> DeadLetterRow | None:

@@ -73,8 +73,7 @@ def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -
 
 def newest_stored_at_ms(conn: Connection) -> int:
     """The latest `stored_at_ms`; 0 for an empty store. A server's clock must not start behind it."""
-    newest: int | None = conn.execute(_NEWEST).scalar()
-    return newest or 0
+    return conn.execute(_NEWEST).scalar() or 0
 
 
 def oldest_stored_at_ms(conn: Connection) -> int | None:

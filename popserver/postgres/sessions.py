@@ -3,7 +3,7 @@
 Every setting has a default of the server, which ALTER DATABASE and ALTER ROLE change, and a URL's `options=` too. Most
 are set anew on each connection, in the statement that asks a host who it is, so they cost no round trip. Some cannot or
 must not be changed by PopMQ: then it refuses to start, and names the setting. The rest may have any value.
-docs/postgres.md has this table for users, and a test gives each setting a bad value.
+docs/postgres.md has all of them for users, and a test gives each setting a bad value.
 """
 
 from __future__ import annotations
@@ -31,13 +31,6 @@ class Required(NamedTuple):
     value: str
     why: str
     way_out: str
-
-
-class Free(NamedTuple):
-    """A setting that may have any value."""
-
-    name: str
-    why: str
 
 
 _PLANS: Final = "a plan that avoids an index reads whole tables for each message"
@@ -113,25 +106,6 @@ REQUIRED: Final[Sequence[Required]] = (
         "a message's texts may have any character",
         "create another database: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
     ),
-)
-
-FREE: Final[Sequence[Free]] = (
-    Free(
-        "synchronous_commit", "the writer's session is set by `--durability`; other sessions write nothing that counts"
-    ),
-    Free("session_replication_role", "the schema has no triggers and no foreign keys, which it would switch off"),
-    Free("role", "tables belong to the role that makes them, and the SQL functions run as it"),
-    Free("default_tablespace", "where tables are is the administrator's choice"),
-    Free("temp_tablespaces", "large sorts use files there"),
-    Free("lc_messages", "errors are told apart by their SQLSTATE, and no word of them is read"),
-    Free("work_mem", "only the time of large reads depends on it"),
-    Free("random_page_cost", "what a delivery waits for is read by an index, whatever a page costs"),
-    Free("effective_cache_size", "as `random_page_cost`"),
-    Free("constraint_exclusion", "no table has partitions"),
-    Free("max_parallel_workers_per_gather", "only large reads have workers"),
-    Free("default_toast_compression", "bodies are read as they were written"),
-    Free("xmloption", "no value is XML"),
-    Free("application_name", "PopMQ names its sessions itself: `popmq`"),
 )
 
 # Settings of a transaction that finds few rows by an index: the writer's, and some of readers.
