@@ -13,14 +13,13 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
-    func,
     insert,
     literal_column,
     select,
     update,
 )
 
-from popserver.catalog import progress, topics
+from popserver.catalog import lookup, progress, topics
 from popserver.catalog.lookup import (
     follows,
     group_not_found,
@@ -156,9 +155,7 @@ def page_of_groups(conn: Connection, namespace: str | None, after: Resource | No
 
 def count_groups(conn: Connection, namespace: str | None) -> int:
     """How many groups there are, in one namespace or (None) in all."""
-    counted = select(func.count()).select_from(consumer_group).where(consumer_group.c.deleted_at_ms.is_(None))
-    of_one = counted if namespace is None else counted.where(consumer_group.c.namespace == namespace)
-    return conn.execute(of_one).scalar_one()
+    return lookup.count(conn, consumer_group, namespace)
 
 
 def chooses(group_id: ColumnElement[int]) -> ColumnElement[bool]:
@@ -348,13 +345,7 @@ _SET_MODES = (
     .values(mode=bindparam("new_mode"))
     .returning(consumer_group.c.group_id)
 )
-# SKIP LOCKED, so that each is removed by one server.
-_A_DELETED_ONE = (
-    select(consumer_group.c.group_id)
-    .where(consumer_group.c.deleted_at_ms.is_not(None))
-    .limit(1)
-    .with_for_update(skip_locked=True)
-)
+_A_DELETED_ONE = lookup.a_deleted_one(consumer_group.c.group_id)
 _COLUMNS = [consumer_group.c[name] for name in _GroupRow._fields]
 _existing = select(*_COLUMNS).where(consumer_group.c.deleted_at_ms.is_(None))
 _GROUP = RowStatement(

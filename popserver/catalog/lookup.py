@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Text, bindparam, text, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, Text, bindparam, func, select, text, tuple_
 
 from popserver.database.dialect import dialect_of
 from popserver.engine.transaction import LockOrder, Locks, Transaction
@@ -41,6 +41,19 @@ def follows(table: Any) -> ColumnElement[bool]:
     """The condition for a page of topics or groups by namespace and name: those after the last of the page before."""
     last = tuple_(bindparam("after_namespace", type_=Text), bindparam("after_name", type_=Text))
     return tuple_(table.c.namespace, table.c.name) > last
+
+
+def count(conn: Connection, table: Any, namespace: str | None) -> int:
+    """How many topics or groups there are, in one namespace or (None) in all."""
+    counted = select(func.count()).select_from(table).where(table.c.deleted_at_ms.is_(None))
+    return conn.execute(counted if namespace is None else counted.where(table.c.namespace == namespace)).scalar_one()
+
+
+def a_deleted_one(id_column: Any) -> Select[Any]:
+    """A query for a deleted topic or group whose rows are to be removed. It skips locked ones, so that each is removed
+    by one server."""
+    deleted = select(id_column).where(id_column.table.c.deleted_at_ms.is_not(None)).limit(1)
+    return deleted.with_for_update(skip_locked=True)
 
 
 def page_names(namespace: str | None, after: Resource | None, limit: int) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from itertools import groupby
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, exists, insert, select, update
 
-from popserver.catalog import progress
+from popserver.catalog import lookup, progress
 from popserver.catalog.lookup import follows, is_named, lock, page_names, topic_not_found
 from popserver.catalog.queues import (
     QueueRow,
@@ -60,6 +61,25 @@ class DeleteTopic(Request[None]):
     name: Resource
 
 
+class _OfTopic(Protocol):
+    @property
+    def topic(self) -> Topic: ...
+
+
+Q = TypeVar("Q", bound=_OfTopic)
+A = TypeVar("A")
+
+
+def topic_by_topic(requests: Sequence[Q], carry_out: Callable[[Sequence[Q]], Sequence[A]]) -> list[A]:
+    """The answers to requests, in their order. `carry_out` gets the requests of one topic, the topics by their ids."""
+    answers: dict[int, A] = {}
+    order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
+    for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
+        several = list(indexes)
+        answers |= zip(several, carry_out([requests[index] for index in several]), strict=True)
+    return [answers[index] for index in range(len(requests))]
+
+
 @carries_out_each(DeleteTopic)
 def delete_topic(tx: Transaction, request: DeleteTopic) -> PopError | None:
     lock(tx)
@@ -101,9 +121,7 @@ def page_of_topics(
 
 def count_topics(conn: Connection, namespace: str | None) -> int:
     """How many topics there are, in one namespace or (None) in all."""
-    counted = select(func.count()).select_from(topic_table).where(topic_table.c.deleted_at_ms.is_(None))
-    of_one = counted if namespace is None else counted.where(topic_table.c.namespace == namespace)
-    return conn.execute(of_one).scalar_one()
+    return lookup.count(conn, topic_table, namespace)
 
 
 def topic_ids_of(conn: Connection, names: Collection[Resource]) -> dict[Resource, int]:
@@ -247,13 +265,7 @@ EXISTING = (
     .where(topic_table.c.deleted_at_ms.is_(None))
     .subquery("existing_topic")
 )
-# SKIP LOCKED, so that each is removed by one server.
-_A_DELETED_ONE = (
-    select(topic_table.c.topic_id)
-    .where(topic_table.c.deleted_at_ms.is_not(None))
-    .limit(1)
-    .with_for_update(skip_locked=True)
-)
+_A_DELETED_ONE = lookup.a_deleted_one(topic_table.c.topic_id)
 
 
 def exists_with(topic_id: ColumnElement[int]) -> ColumnElement[bool]:

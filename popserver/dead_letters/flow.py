@@ -109,7 +109,7 @@ class Redrives:
         plan_id = plan_id or _new_plan_id()
         _check(of)
         _check_plan(plan_id, reason, target_name)
-        if of.redriven_too:
+        if of.only.redriven_too:
             raise BadRequest("a plan redrives dead letters that are not redriven yet; leave redriven_too out")
         found = await self._reader.read(partial(selecting.plan_start, of=of, target_name=target_name))
         new = NewPlan(
@@ -217,15 +217,16 @@ def _from_text(text: str) -> tuple[Selection, int]:
 
 def _check(of: LetterSelection) -> None:
     check_group(of.group)
+    only = of.only
     if of.topic is not None:
         check_topic(of.topic)
-    if of.where:
-        filters_sql.parse(of.where)
-    if len(of.ids) > ITEMS_MAX:
-        raise BadRequest(f"one selection names at most {ITEMS_MAX} ids, not {len(of.ids)}; use several")
-    if of.dead_from_ms is not None and of.dead_until_ms is not None and of.dead_from_ms >= of.dead_until_ms:
+    if only.where:
+        filters_sql.parse(only.where)
+    if len(only.ids) > ITEMS_MAX:
+        raise BadRequest(f"one selection names at most {ITEMS_MAX} ids, not {len(only.ids)}; use several")
+    if only.dead_from_ms is not None and only.dead_until_ms is not None and only.dead_from_ms >= only.dead_until_ms:
         raise BadRequest(
-            f"dead_until, {_moment(of.dead_until_ms)}, is not after dead_from, {_moment(of.dead_from_ms)}; no dead"
+            f"dead_until, {_moment(only.dead_until_ms)}, is not after dead_from, {_moment(only.dead_from_ms)}; no dead"
             " letter can match"
         )
 

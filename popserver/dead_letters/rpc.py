@@ -7,7 +7,7 @@ from popserver.access import rights
 from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.letters import DeadLetter
 from popserver.dead_letters.plan_facts import PlanFacts, RedriveFacts
-from popserver.dead_letters.rules import LetterSelection, RedriveItem, Repair
+from popserver.dead_letters.rules import LetterSelection, RedriveItem, Repair, Selection
 from popserver.model.names import Resource
 from popserver.transport import convert, status
 from popserver.transport.calls import AnyMethod, Caller, Method
@@ -95,15 +95,16 @@ class DeadLetterMethods:
 
 
 def _selected(of: wire.DeadLetterSelection, caller: Caller) -> LetterSelection:
-    return LetterSelection(
-        caller.resource(of.group),
-        caller.resource(of.topic) if of.HasField("topic") else None,
+    only = Selection(
+        None,
         convert.time_ms(of.dead_from, "dead_from") if of.HasField("dead_from") else None,
         convert.time_ms(of.dead_until, "dead_until") if of.HasField("dead_until") else None,
         of.where,
         tuple(dict.fromkeys(of.ids)),
         of.redriven_too,
     )
+    topic = caller.resource(of.topic) if of.HasField("topic") else None
+    return LetterSelection(caller.resource(of.group), topic, only)
 
 
 def _target(request: wire.PlanRedriveRequest | wire.RedriveDeadLettersRequest, caller: Caller) -> Resource | None:

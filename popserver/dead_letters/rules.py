@@ -44,18 +44,6 @@ class RedriveItem(NamedTuple):
         return Change.NONE if self.repair is None else Change.REPAIR
 
 
-class LetterSelection(NamedTuple):
-    """A selection of dead letters by names; None and empty values do not narrow it."""
-
-    group: Resource
-    topic: Resource | None = None
-    dead_from_ms: int | None = None
-    dead_until_ms: int | None = None
-    where: str = ""
-    ids: tuple[int, ...] = ()
-    redriven_too: bool = False
-
-
 class Selection(NamedTuple):
     """A selection of a group's dead letters; None and empty values do not narrow it.
 
@@ -69,6 +57,14 @@ class Selection(NamedTuple):
     where: str = ""
     ids: tuple[int, ...] = ()
     redriven_too: bool = False
+
+
+class LetterSelection(NamedTuple):
+    """A selection of a group's dead letters, in one topic or (None) in all; `only` has no topic id."""
+
+    group: Resource
+    topic: Resource | None = None
+    only: Selection = Selection()
 
 
 def check_plan_id(plan_id: str) -> None:

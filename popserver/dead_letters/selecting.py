@@ -72,7 +72,7 @@ def plan_start(conn: Connection, of: LetterSelection, target_name: Resource | No
 def resolve(conn: Connection, of: LetterSelection) -> tuple[Group, Selection]:
     group = catalog_facts.group(conn, of.group)
     topic_id = None if of.topic is None else catalog_facts.topic(conn, of.topic).topic_id
-    return group, Selection(topic_id, of.dead_from_ms, of.dead_until_ms, of.where, of.ids, of.redriven_too)
+    return group, of.only._replace(topic_id=topic_id)
 
 
 def page_of(conn: Connection, of: LetterSelection, after_id: int, limit: int) -> tuple[Group, LetterPage]:

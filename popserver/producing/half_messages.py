@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection
 
-from popserver.catalog.topics import topics_by_id
+from popserver.catalog.topics import topic_by_topic, topics_by_id
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.messages import by_key, pending_messages, read
@@ -100,12 +100,7 @@ def end_transaction(tx: Transaction, requests: Sequence[EndTransaction]) -> list
 
     A decision is not made if another server had locked the message's queue: repeat the request.
     """
-    answers: dict[int, Decision | PopError] = {}
-    order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
-    for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
-        several = list(indexes)
-        answers |= zip(several, _end_in_topic(tx, [requests[index] for index in several]), strict=True)
-    return [answers[index] for index in range(len(requests))]
+    return topic_by_topic(requests, partial(_end_in_topic, tx))
 
 
 @carries_out(ClaimChecks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
 from typing import Any, ClassVar
 
 from popserver.catalog import topics
@@ -61,12 +61,7 @@ class CancelPending(Request[list[str]]):
 @carries_out(StorePending)
 def store_pending(tx: Transaction, requests: Sequence[StorePending]) -> list[list[SendResult] | PopError]:
     """Store the messages without a queue. A repeated message id gets the result of the first one."""
-    answers: dict[int, list[SendResult] | PopError] = {}
-    order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
-    for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
-        several = list(indexes)
-        answers |= zip(several, _store_in_topic(tx, [requests[index] for index in several]), strict=True)
-    return [answers[index] for index in range(len(requests))]
+    return topics.topic_by_topic(requests, partial(_store_in_topic, tx))
 
 
 def _store_in_topic(tx: Transaction, requests: Sequence[StorePending]) -> list[list[SendResult] | PopError]:

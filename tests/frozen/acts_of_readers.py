@@ -18,7 +18,7 @@ from popserver.catalog import facts as catalog_facts
 from popserver.catalog import groups, pauses, progress, queue_offsets, queues, topics
 from popserver.cluster import sql as cluster_sql
 from popserver.dead_letters import letters, plan_facts, selecting
-from popserver.dead_letters.rules import LetterSelection
+from popserver.dead_letters.rules import LetterSelection, Selection
 from popserver.delivery import due
 from popserver.delivery.holds import unattended_push_clients
 from popserver.engine.reader import Reader
@@ -261,13 +261,14 @@ def list_lite_topics(store: TouredStore, world: World) -> None:
 @act
 def list_dead_letters(store: TouredStore, world: World) -> None:
     name, plan_id = world.group.name, f"plan-{world.group.group_id}"
-    chosen = LetterSelection(name, world.topic.name, 0, store.now_ms, "a = '1'", redriven_too=True)
+    only = Selection(None, 0, store.now_ms, "a = '1'", redriven_too=True)
+    chosen = LetterSelection(name, world.topic.name, only)
     (first, *_) = letter_ids(store, world.group)
     ask(
         store,
         *(
             lambda conn, each=each: letters.list_dead_letters(conn, each, 0, PAGE, bodies=True)
-            for each in (LetterSelection(name), chosen, LetterSelection(name, ids=(first,)))
+            for each in (LetterSelection(name), chosen, LetterSelection(name, only=Selection(ids=(first,))))
         ),
         lambda conn: selecting.page_of(conn, chosen, 0, PAGE),
         lambda conn: selecting.plan_start(conn, chosen, world.topic.name),

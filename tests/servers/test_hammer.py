@@ -16,7 +16,7 @@ from popserver.database import migrate
 from popserver.database.check import check_integrity
 from popserver.database.database import Database
 from popserver.dead_letters.flow import Redrives
-from popserver.dead_letters.rules import LetterSelection, RedriveItem, Repair
+from popserver.dead_letters.rules import LetterSelection, RedriveItem, Repair, Selection
 from popserver.engine.clock import SystemClock
 from popserver.filters.tags import parse
 from popserver.model.errors import PopError
@@ -216,7 +216,9 @@ class _Worker:
         await self._redrives.run(plan_id, 10)
 
     async def _purge(self) -> None:
-        await self._redrives.purge(LetterSelection(self._chance.choice(GROUPS), redriven_too=True), 0, 5)
+        await self._redrives.purge(
+            LetterSelection(self._chance.choice(GROUPS), only=Selection(redriven_too=True)), 0, 5
+        )
 
     def _some(self, count: int) -> list[_Held]:
         """Some of what anybody was given, in any order; now and then it is left there for another one as well."""
