@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from benchmarks.machine import FamilyCpu
 from popclient.spark import session
+from popclient.spark.columns import schema_of
 from popclient.spark.dead_letters.columns import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class RowsSource(DataSource):
         return "rows"
 
     def schema(self) -> str:
-        return DEAD_LETTERS.schema
+        return schema_of(DEAD_LETTERS.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _RowsReader(self.options, schema)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from popclient.spark.cluster.fitness import ClusterUnfit
 from popclient.spark.cluster.registering import register
-from popclient.spark.java import JavaMissing
-from popclient.spark.session import session
+from popclient.spark.session import JavaMissing, session
 
 __all__ = ["ClusterUnfit", "JavaMissing", "register", "session"]

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from popclient.message import FilterExpression, MessageView
 from popclient.spark.bodies import BATCH_BYTES_MAX, in_parts, unpack
+from popclient.spark.columns import Column, pick, record_batch, unchanged
 from popclient.spark.options import Option, OptionReader
 from popproto.v2 import definition_pb2 as pb
 
@@ -35,15 +36,6 @@ class Source(NamedTuple):
 
     type: pa.DataType
     read: Callable[[pb.Message], Any]
-
-
-class Column(NamedTuple):
-    """make: from the arrays of `sources` to Spark's column."""
-
-    name: str
-    type: str
-    sources: tuple[str, ...]
-    make: Callable[..., pa.Array]
 
 
 # ---- Messages on the wire ----
@@ -92,10 +84,6 @@ SOURCES: Final[dict[str, Source]] = {
 # ---- Columns of Spark ----
 
 
-def _as_it_is(array: pa.Array) -> pa.Array:
-    return array
-
-
 def _kafka_key(keys: pa.Array, groups: pa.Array) -> pa.Array:
     both = zip(keys.to_pylist(), groups.to_pylist(), strict=True)
     words = [several[0] if several else group for several, group in both]
@@ -120,14 +108,14 @@ _SPARK: Final = {
     pa.int64(): "bigint",
     pa.binary(): "binary",
 }
-_OWN: Final = tuple(Column(name, _SPARK[each.type], (name,), _as_it_is) for name, each in SOURCES.items())
+_OWN: Final = tuple(Column(name, _SPARK[each.type], (name,), unchanged) for name, each in SOURCES.items())
 _KAFKA: Final = (
     Column("key", "binary", ("keys", "message_group"), _kafka_key),
-    Column("value", "binary", ("body",), _as_it_is),
-    Column("topic", "string", ("topic",), _as_it_is),
-    Column("partition", "int", ("queue_id",), _as_it_is),
-    Column("offset", "bigint", ("queue_offset",), _as_it_is),
-    Column("timestamp", "timestamp", ("store_timestamp",), _as_it_is),
+    Column("value", "binary", ("body",), unchanged),
+    Column("topic", "string", ("topic",), unchanged),
+    Column("partition", "int", ("queue_id",), unchanged),
+    Column("offset", "bigint", ("queue_offset",), unchanged),
+    Column("timestamp", "timestamp", ("store_timestamp",), unchanged),
     Column("timestampType", "int", ("queue_id",), _log_append_time),
 )
 _KAFKA_HEADERS: Final = Column("headers", "array<struct<key:string,value:binary>>", ("properties",), _kafka_headers)
@@ -140,27 +128,13 @@ def columns_of(layout: str, *, include_headers: bool = False) -> tuple[Column, .
     return (*_KAFKA, _KAFKA_HEADERS) if include_headers else _KAFKA
 
 
-def schema_of(columns: Iterable[Column]) -> str:
-    """As Spark's DDL."""
-    return ", ".join(f"{column.name} {column.type}" for column in columns)
-
-
 class MessageColumns:
     """The columns of a schema, in its order; raises `ValueError` for an unknown name or another type."""
 
     def __init__(self, schema: StructType, there: Sequence[Column] = _OWN) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        by_name = {column.name.lower(): column for column in there}
-        self._columns: list[Column] = []
-        for field in schema.fields:
-            column, kind = by_name.get(field.name.lower()), field.dataType.simpleString()
-            if column is None:
-                names = ", ".join(each.name for each in there)
-                raise ValueError(f"column {field.name!r} is unknown; a message has {names}")
-            if kind != column.type:
-                raise ValueError(f"column {field.name!r} is {column.type}, not {kind}; cast it after reading")
-            self._columns.append(column)
+        self._columns = pick(schema, there, "a message")
         self.arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     @property
@@ -182,27 +156,15 @@ class MessageColumns:
         with pa.ipc.open_stream(chunk) as reader:
             for batch in reader:
                 if batch.num_rows:
-                    yield self._of_arrays({name: batch.column(name) for name in self.sources}, batch.num_rows)
+                    arrays = {name: batch.column(name) for name in self.sources}
+                    yield record_batch(self._columns, self.arrow, arrays, batch.num_rows)
 
     def _of_wire(self, rows: Sequence[pb.Message], bodies: Sequence[bytes]) -> pa.RecordBatch:
         arrays = {
             name: pa.array(bodies if name == "body" else map(SOURCES[name].read, rows), SOURCES[name].type)
             for name in self.sources
         }
-        return self._of_arrays(arrays, len(rows))
-
-    def _of_arrays(self, arrays: dict[str, pa.Array], count: int) -> pa.RecordBatch:
-        made = [
-            _as_type(column.make(*(arrays[name] for name in column.sources)), field.type)
-            for column, field in zip(self._columns, self.arrow, strict=True)
-        ]
-        if not made:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
-        return pa.RecordBatch.from_arrays(made, schema=self.arrow)
-
-
-def _as_type(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    return array if array.type == wanted else array.cast(wanted)
+        return record_batch(self._columns, self.arrow, arrays, len(rows))
 
 
 # ---- Options of several modes ----

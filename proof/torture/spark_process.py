@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from popclient.spark.java import JavaMissing, java_home
+from popclient.spark.session import JavaMissing, java_home
 from proof.history.events import SinkRow, SparkBatch, SparkEnded, SunkBatch
 from proof.torture import spark_program
 from tests.support.checker import History, Outcome

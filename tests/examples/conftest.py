@@ -12,7 +12,7 @@ from examples.flights.groups import ARRIVALS, RADAR
 from popclient import Producer, SimpleConsumer
 from popclient.admin import Admin
 from popclient.spark import JavaMissing
-from popclient.spark.java import java_home
+from popclient.spark.session import java_home
 from popserver import embedded
 
 FLIGHTS = 4

@@ -21,9 +21,10 @@ import pyarrow as pa
 from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql.types import StructType
 
-from popclient.spark.dead_letters import adbc, choosing, fetching
+from popclient.spark.columns import record_batch
+from popclient.spark.dead_letters import adbc, fetching, queries
 from popclient.spark.dead_letters.adbc import connected_beside
-from popclient.spark.dead_letters.columns import BODY, DEAD_LETTERS, LINEAGE, to_arrow
+from popclient.spark.dead_letters.columns import BODY, DEAD_LETTERS, LINEAGE
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.decoding import ids, lists, maps
 from popclient.spark.dead_letters.fetching import pages
@@ -80,7 +81,7 @@ def test_rows_without_columns_are_counted(url: str) -> None:
     chosen = parse({"url": url})
     with connected(chosen.url) as conn:
         [page] = pages(conn, chosen, DEAD_LETTERS.sources_of(()), 1, 2**62)
-    assert to_arrow(page, (), pa.schema([])).num_rows == COUNT - 1
+    assert record_batch((), pa.schema([]), page, len(next(iter(page.values())))).num_rows == COUNT - 1
 
 
 @pytest.mark.parametrize("options", [{}, {"consumerGroup": "billing"}, {"topic": "hotels", "startingTimestamp": "9"}])
@@ -90,7 +91,7 @@ def test_columns_of_no_message_are_read_without_the_messages(url: str, options: 
     facts = [column for column in DEAD_LETTERS.columns if column.name in FACTS.split()]
     assert len(facts) == len(FACTS.split())
     sources = DEAD_LETTERS.sources_of(facts)
-    assert "FROM dead_letter l" in str(choosing.chosen(chosen, sources))
+    assert "FROM dead_letter l" in str(queries.chosen(chosen, sources))
     whole = read(url, **options)
     with connected(chosen.url) as conn:
         [page] = pages(conn, chosen, sources, 1, 2**62)

@@ -21,9 +21,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructType
 
 from popclient.spark.dead_letters import database
-from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.options import parse
+from popclient.spark.dead_letters.queries import Ids
 from popclient.spark.dead_letters.streaming import DeadLetterStream
 from popserver.database.database import Database
 from popserver.database.schema import dead_letter

@@ -17,12 +17,13 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import LongType, StructType
 
-from popclient.spark.dead_letters.choosing import chosen as select_chosen
-from popclient.spark.dead_letters.choosing import key_of
+from popclient.spark.columns import schema_of
 from popclient.spark.dead_letters.columns import DEAD_LETTERS
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
 from popclient.spark.dead_letters.options import parse
+from popclient.spark.dead_letters.queries import chosen as select_chosen
+from popclient.spark.dead_letters.queries import key_of
 from popclient.spark.dead_letters.reading import IdRange, ViewReader
 from tests.spark.filled import EPOCH_MS, body_of, fill, id_of
 from tests.support.postgres import fresh_database, postgres_server
@@ -96,7 +97,7 @@ def test_options_choose(spark: SparkSession, url: str, options: dict[str, Any], 
 
 def test_types_and_values(spark: SparkSession, url: str) -> None:
     letters = read(spark, url)
-    assert ", ".join(f"{name} {kind}" for name, kind in letters.dtypes) == DEAD_LETTERS.schema
+    assert ", ".join(f"{name} {kind}" for name, kind in letters.dtypes) == schema_of(DEAD_LETTERS.columns)
     rows = {row.queue_offset: row for row in letters.where("queue_offset < 100").collect()}
     for i, row in rows.items():
         assert (row.message_id, bytes(row.body)) == (id_of(i), body_of(i))

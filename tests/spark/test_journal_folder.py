@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 import pyarrow as pa
 
-from popclient.spark.journal import segment as segments
+from popclient.spark.journal import files
 from popclient.spark.journal.folder import Journal, JournalFailed
 
 Open = Callable[..., Journal]
@@ -34,7 +34,7 @@ def batch(*numbers: int) -> list[pa.RecordBatch]:
 def contents(journal: Journal, start: int = 0) -> list[int]:
     """What the segments after `start` hold, as a stream reads it."""
     found = journal.between(max(start, journal.first - 1), journal.last)
-    return [int(body) for each in found for body in segments.read_columns(each.path, ["body"])["body"].to_pylist()]
+    return [int(body) for each in found for body in files.read_columns(each.path, ["body"])["body"].to_pylist()]
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_what_spark_has_not_read_is_forgotten_too(opened: Open, tmp_path: Path) 
 def test_a_torn_segment_never_was(opened: Open, tmp_path: Path) -> None:
     journal = opened()
     journal.append(batch(1))
-    (tmp_path / "journal" / (segments.name_of(2, 1) + ".tmp")).write_bytes(b"half of")
+    (tmp_path / "journal" / (files.name_of(2, 1) + ".tmp")).write_bytes(b"half of")
     journal = opened()
     assert (journal.last, contents(journal)) == (1, [1])
     assert not list((tmp_path / "journal").glob("*.tmp"))
@@ -147,14 +147,14 @@ def _interrupted(*_: Any, **__: Any) -> None:
 def test_many_share_one_segment(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one is being written the others wait together."""
     journal = opened()
-    writing, go_on, write = threading.Event(), threading.Event(), segments.write
+    writing, go_on, write = threading.Event(), threading.Event(), files.write
 
-    def slow(*given: Any) -> segments.Segment:
+    def slow(*given: Any) -> files.Segment:
         writing.set()
         assert go_on.wait(60)
         return write(*given)
 
-    monkeypatch.setattr(segments, "write", slow)
+    monkeypatch.setattr(files, "write", slow)
     threads = [threading.Thread(target=journal.append, args=[batch(number)]) for number in range(10)]
     threads[0].start()
     assert writing.wait(60)
@@ -204,7 +204,7 @@ def _full(_handle: int) -> None:
 def test_whatever_fails_while_others_wait_acks_none_of_them(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = opened()
     with monkeypatch.context() as patched, pytest.raises(JournalFailed, match="cannot be written: TypeError"):
-        patched.setattr(segments, "write", _mistaken)
+        patched.setattr(files, "write", _mistaken)
         journal.append(batch(1))
     with pytest.raises(JournalFailed):
         journal.append(batch(2))
@@ -217,10 +217,10 @@ def _mistaken(*_: Any) -> None:
 
 def test_a_new_folder_is_durable_with_its_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr(segments, "sync_folder", synced.append)
-    segments.make_folder(tmp_path / "a" / "b" / "journal")
+    monkeypatch.setattr(files, "sync_folder", synced.append)
+    files.make_folder(tmp_path / "a" / "b" / "journal")
     assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
-    segments.make_folder(tmp_path / "a" / "b" / "journal")
+    files.make_folder(tmp_path / "a" / "b" / "journal")
     assert len(synced) == 3
 
 

@@ -168,7 +168,7 @@ def _may_mount() -> bool:
 
 def bare_environment() -> dict[str, str]:
     """The environment of a machine on which nobody has logged in."""
-    from popclient.spark.java import java_home
+    from popclient.spark.session import java_home
 
     java = java_home()
     named = {} if java is None else {"JAVA_HOME": str(java)}

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from popclient.spark.dead_letters.choosing import Statement
 from popclient.spark.dead_letters.columns import Page, ViewSource
 from popclient.spark.dead_letters.options import GET_ADBC
+from popclient.spark.dead_letters.queries import Statement
 
 if TYPE_CHECKING:
     from adbc_driver_postgresql.dbapi import Connection

@@ -5,16 +5,14 @@ A column is made of a whole page, as Arrow arrays: a Python object for each cell
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from popclient.spark.columns import Column, unchanged
 from popclient.spark.dead_letters.decoding import ids, lists, maps
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 
 class ViewSource(NamedTuple):
@@ -25,15 +23,6 @@ class ViewSource(NamedTuple):
 
 
 Page = dict[ViewSource, pa.Array]
-
-
-class ViewColumn(NamedTuple):
-    """make: from the arrays of `sources` to Spark's column; its result is cast to Spark's type."""
-
-    name: str
-    type: str
-    sources: tuple[ViewSource, ...]
-    make: Callable[..., pa.Array]
 
 
 # The properties of a message: as a map, or as JSON as in the database.
@@ -47,48 +36,12 @@ class View(NamedTuple):
 
     name: str
     key: ViewSource
-    columns: tuple[ViewColumn, ...]
+    columns: tuple[Column, ...]
     unique: bool = True
 
-    @property
-    def schema(self) -> str:
-        """As Spark's DDL."""
-        return ", ".join(f"{column.name} {column.type}" for column in self.columns)
-
-    def pick(self, schema: StructType) -> tuple[ViewColumn, ...]:
-        """The columns of a schema, in its order; raises `ValueError` for an unknown name or another type."""
-        by_name = {column.name: column for column in self.columns}
-        picked = []
-        for field in schema.fields:
-            column = by_name.get(field.name.lower())
-            if column is None:
-                raise ValueError(f"column {field.name!r} is unknown; {self.name} has {', '.join(by_name)}")
-            wanted = field.dataType.simpleString()
-            if wanted != column.type:
-                way_out = "choose with propertiesAs" if column.name == PROPERTIES else "cast it after reading"
-                raise ValueError(f"column {field.name!r} is {column.type}, not {wanted}; {way_out}")
-            picked.append(column)
-        return tuple(picked)
-
-    def sources_of(self, columns: Sequence[ViewColumn]) -> list[ViewSource]:
+    def sources_of(self, columns: Sequence[Column]) -> list[ViewSource]:
         """The view's columns that these need, each once; first the key, because the next page begins after it."""
         return list(dict.fromkeys([self.key, *(source for column in columns for source in column.sources)]))
-
-
-def to_arrow(page: Page, columns: Sequence[ViewColumn], schema: pa.Schema) -> pa.RecordBatch:
-    """An Arrow batch of Spark's columns from a page; without columns it has only the number of rows."""
-    if not columns:
-        count = len(next(iter(page.values())))
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
-    arrays = [
-        column.make(*(page[source] for source in column.sources)).cast(field.type)
-        for column, field in zip(columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _as_it_is(values: pa.Array) -> pa.Array:
-    return values
 
 
 def _unpacked_before(bodies: pa.Array, _encodings: pa.Array) -> pa.Array:
@@ -100,24 +53,24 @@ def _times(values_ms: pa.Array) -> pa.Array:
     return pc.multiply(values_ms, 1_000).cast(pa.timestamp("us", "UTC"))
 
 
-def _text(name: str, source: str | None = None) -> ViewColumn:
-    return ViewColumn(name, "string", (ViewSource(source or name, pa.string()),), _as_it_is)
+def _text(name: str, source: str | None = None) -> Column:
+    return Column(name, "string", (ViewSource(source or name, pa.string()),), unchanged)
 
 
-def _int(name: str) -> ViewColumn:
-    return ViewColumn(name, "int", (ViewSource(name, pa.int64()),), _as_it_is)
+def _int(name: str) -> Column:
+    return Column(name, "int", (ViewSource(name, pa.int64()),), unchanged)
 
 
-def _bigint(name: str) -> ViewColumn:
-    return ViewColumn(name, "bigint", (ViewSource(name, pa.int64()),), _as_it_is)
+def _bigint(name: str) -> Column:
+    return Column(name, "bigint", (ViewSource(name, pa.int64()),), unchanged)
 
 
-def _time(name: str, source: str) -> ViewColumn:
-    return ViewColumn(name, "timestamp", (ViewSource(source, pa.int64()),), _times)
+def _time(name: str, source: str) -> Column:
+    return Column(name, "timestamp", (ViewSource(source, pa.int64()),), _times)
 
 
-def _message_id(name: str) -> ViewColumn:
-    return ViewColumn(name, "string", (ViewSource(name, pa.binary()),), ids)
+def _message_id(name: str) -> Column:
+    return Column(name, "string", (ViewSource(name, pa.binary()),), ids)
 
 
 BODY: Final = ViewSource("body", pa.binary())
@@ -130,13 +83,13 @@ DEAD_LETTERS: Final = View(
         _text("topic"),
         _text("consumer_group"),
         _text("tag"),
-        ViewColumn("keys", "array<string>", (ViewSource("keys", pa.string()),), lists),
-        ViewColumn(PROPERTIES, "map<string,string>", (ViewSource(PROPERTIES, pa.string()),), maps),
+        Column("keys", "array<string>", (ViewSource("keys", pa.string()),), lists),
+        Column(PROPERTIES, "map<string,string>", (ViewSource(PROPERTIES, pa.string()),), maps),
         _text("message_group"),
         _text("message_type"),
         _int("queue_id"),
         _bigint("queue_offset"),
-        ViewColumn("body", "binary", (BODY, BODY_ENCODING), _unpacked_before),
+        Column("body", "binary", (BODY, BODY_ENCODING), _unpacked_before),
         _time("born_timestamp", "born_at_ms"),
         _time("store_timestamp", "stored_at_ms"),
         _time("dead_timestamp", "dead_at_ms"),

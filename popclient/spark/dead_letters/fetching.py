@@ -18,9 +18,9 @@ from sqlalchemy import Connection, bindparam
 from popclient.spark.dead_letters.adbc import Copies, connected_beside
 from popclient.spark.dead_letters.adbc import errors as adbc_errors
 from popclient.spark.dead_letters.aggregated import aggregates, arrays_of
-from popclient.spark.dead_letters.choosing import Statement, chosen, key_of, up_to
 from popclient.spark.dead_letters.columns import BODY, VIEWS, Page, ViewSource
 from popclient.spark.dead_letters.options import ADBC, AUTO, DeadLetterOptions, has_adbc
+from popclient.spark.dead_letters.queries import Statement, chosen, key_of, up_to
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from popclient._urls import TARGET, has_several_hosts, readable
+from popclient.spark.columns import schema_of
 from popclient.spark.dead_letters.columns import JSON, MAP, view_of
 from popclient.spark.options import OptionReader, OptionTable, choice, number, shown, special, text, time_ms
 
@@ -52,7 +53,7 @@ class DeadLetterOptions(NamedTuple):
     @property
     def schema(self) -> str:
         """As Spark's DDL."""
-        return view_of(self.view, self.properties_as).schema
+        return schema_of(view_of(self.view, self.properties_as).columns)
 
     def refuse_in_a_stream(self) -> None:
         """Raises `ValueError` for an option that only a batch can have."""

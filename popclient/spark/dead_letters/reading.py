@@ -16,12 +16,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from popclient.spark.bodies import unpacked
-from popclient.spark.dead_letters.choosing import Ids
-from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, Page, ViewSource, to_arrow, view_of
+from popclient.spark.columns import pick, record_batch
+from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, PROPERTIES, Page, ViewSource, view_of
 from popclient.spark.dead_letters.database import PATIENCE_S, DatabaseGone, Patience, connected
 from popclient.spark.dead_letters.fetching import pages
-from popclient.spark.dead_letters.known import require_known
 from popclient.spark.dead_letters.options import DeadLetterOptions
+from popclient.spark.dead_letters.queries import Ids, require_known
 
 
 class IdRange(InputPartition):
@@ -61,7 +61,7 @@ class ViewPages:
         self._options = options
         self._schema = schema
         self._view = view_of(options.view, options.properties_as)
-        self._columns = self._view.pick(schema)
+        self._columns = pick(schema, self._view.columns, self._view.name, {PROPERTIES: "choose with propertiesAs"})
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, IdRange):  # Spark's placeholder if there are no partitions
@@ -70,7 +70,7 @@ class ViewPages:
         sources = self._view.sources_of(self._columns)
         for page in self._pages(sources, partition):
             for part in _unpacked(page):
-                yield to_arrow(part, self._columns, schema)
+                yield record_batch(self._columns, schema, part, len(next(iter(part.values()))))
 
     def _pages(self, sources: Sequence[ViewSource], ids: IdRange) -> Iterator[Page]:
         """A failover between two pages does not end the read: the next page comes from the new primary.

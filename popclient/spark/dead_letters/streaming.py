@@ -18,11 +18,10 @@ from pyspark.sql.types import StructType
 from sqlalchemy import Connection
 
 from popclient.spark.checkpoint import VERSION, IdlePauses, numbers_of
-from popclient.spark.dead_letters.choosing import Ids
 from popclient.spark.dead_letters.database import KeptConnection
 from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
-from popclient.spark.dead_letters.known import require_known
 from popclient.spark.dead_letters.options import DeadLetterOptions
+from popclient.spark.dead_letters.queries import Ids, require_known
 from popclient.spark.dead_letters.reading import ViewPages, split
 
 

@@ -16,9 +16,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from popclient.spark.journal import segment as segments
-from popclient.spark.journal.seen import SeenIds, identity
-from popclient.spark.journal.segment import Segment
+from popclient.spark.journal import files
+from popclient.spark.journal.files import SeenIds, Segment, identity
 
 # After a query is stopped, its process has the lock for a moment.
 LOCK_PATIENCE_S: Final = 3.0
@@ -55,9 +54,9 @@ class Journal:
     def open(self, patience_s: float = LOCK_PATIENCE_S) -> None:
         """Raises JournalFailed if the folder cannot be used, or another query uses it."""
         try:
-            segments.make_folder(self.path)
+            files.make_folder(self.path)
             self._take_lock(patience_s)
-            segments.remove_unfinished(self.path)
+            files.remove_unfinished(self.path)
             self._seen.load()
             self._load()
         except JournalFailed:
@@ -86,13 +85,13 @@ class Journal:
         return True
 
     def _load(self) -> None:
-        found = sorted(filter(None, map(segments.segment_at, self.path.iterdir())))
+        found = sorted(filter(None, map(files.segment_at, self.path.iterdir())))
         present = [each for each in found if each.seq > self._seen.last_removed]
         for number, each in enumerate(present):
             if each.seq != present[0].seq + number:
                 raise self._failed(f"has no segment {present[0].seq + number} of {each.seq}: its file was removed")
             self._segments[each.seq] = each
-            self._seen.add(each.seq, _identities(segments.read_columns(each.path, _IDENTIFYING)))
+            self._seen.add(each.seq, _identities(files.read_columns(each.path, _IDENTIFYING)))
         for each in found[: len(found) - len(present)]:  # a crash came after its ids were written
             each.path.unlink()
 
@@ -129,7 +128,7 @@ class Journal:
         fresh = self._without_known(batches)
         for first in range(0, fresh.num_rows, self._segment_messages):
             part = fresh.slice(first, self._segment_messages)
-            written = segments.write(self.path, self.last + 1, part)
+            written = files.write(self.path, self.last + 1, part)
             self._seen.add(written.seq, _identities(part))
             with self._changed:
                 self._segments[written.seq] = written

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
-from popclient.spark.message_columns import ALIASES, COLUMNS, FILTER, Column, filter_of, schema_of
-from popclient.spark.options import OptionReader, OptionTable, duration_ms, needed, number, special
-from popclient.spark.server import SERVER
+from popclient.spark.columns import Column, schema_of
+from popclient.spark.message_columns import ALIASES, COLUMNS, FILTER, filter_of
+from popclient.spark.options import SERVER, OptionReader, OptionTable, duration_ms, needed, number, special
 
 
 class JournalOptions(NamedTuple):

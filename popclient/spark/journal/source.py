@@ -12,11 +12,11 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from popclient.spark.checkpoint import VERSION, numbers_of
-from popclient.spark.journal import segment as segments
+from popclient.spark.journal import files
+from popclient.spark.journal.files import Segment
 from popclient.spark.journal.folder import SEGMENT_MESSAGES, Journal, JournalFailed
 from popclient.spark.journal.options import JournalOptions
 from popclient.spark.journal.receiving import JournalWriter
-from popclient.spark.journal.segment import Segment
 from popclient.spark.message_columns import MessageColumns
 
 # Seconds that a trigger waits for a message; without it Spark asks about ninety times a second.
@@ -100,7 +100,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Segments)
         for path in partition.paths:
             try:
-                chunk = segments.open_chunk(path)
+                chunk = files.open_chunk(path)
             except FileNotFoundError:
                 raise JournalFailed(
                     f"segment {path} is not on this machine; journalPath must be on storage of driver and workers"

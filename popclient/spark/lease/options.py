@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
-from popclient.spark.message_columns import ALIASES, COLUMNS, FILTER, Column, schema_of
-from popclient.spark.options import OptionReader, OptionTable, duration_ms, flag, needed, number, special
-from popclient.spark.server import SERVER
+from popclient.spark.columns import Column, schema_of
+from popclient.spark.message_columns import ALIASES, COLUMNS, FILTER
+from popclient.spark.options import SERVER, OptionReader, OptionTable, duration_ms, flag, needed, number, special
 
 # An attempt id has at most 255 characters, the numbers of batch and part among them.
 OWNER_LENGTH_MAX: Final = 200

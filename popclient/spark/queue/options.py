@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression, MessageQueue
-from popclient.spark.message_columns import COLUMNS, FILTER, Column, schema_of
-from popclient.spark.options import OptionReader, OptionTable, flag, number, special, text
-from popclient.spark.server import SERVER
+from popclient.spark.columns import Column, schema_of
+from popclient.spark.message_columns import COLUMNS, FILTER
+from popclient.spark.options import SERVER, OptionReader, OptionTable, flag, number, special, text
 
 EARLIEST: Final = -2
 LATEST: Final = -1

@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 from popclient.message import MessageQueue
 from popclient.spark.checkpoint import IdlePauses
 from popclient.spark.queue import offsets
+from popclient.spark.queue.ends import Ends, QueueEnds, created
 from popclient.spark.queue.offsets import Offsets, QueueOffsets, fair_shares, partitioned, ranges
 from popclient.spark.queue.options import QueueReadOptions
-from popclient.spark.queue.places import Ends, QueueEnds, created
 from popclient.spark.queue.progress import ProgressReporter
 from popclient.spark.queue.reading import RangeReader, Ranges, report_loss
 

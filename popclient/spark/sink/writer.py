@@ -22,8 +22,7 @@ from popclient._sync.producer import Producer
 from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popclient.errors import BadRequest, Forbidden, PopError, Unauthorized, UnsupportedByServer
-from popclient.spark.options import OptionReader, OptionTable, text
-from popclient.spark.server import SERVER
+from popclient.spark.options import SERVER, OptionReader, OptionTable, text
 from popclient.spark.sink.rows import Part, Row, Rows, check
 
 if TYPE_CHECKING:

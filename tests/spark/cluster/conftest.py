@@ -18,7 +18,7 @@ from tests.support.spark_cluster import Cluster, spark_cluster
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A master with two workers."""
     from popclient.spark import JavaMissing
-    from popclient.spark.java import java_home
+    from popclient.spark.session import java_home
 
     try:
         java_home()

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from popclient import Message, Producer
-from popclient.spark.message_columns import schema_of
+from popclient.spark.columns import schema_of
 from popclient.spark.queue.options import parse
 from popclient.spark.queue.source import QueueReader, QueueStream
 

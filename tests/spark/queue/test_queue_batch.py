@@ -14,8 +14,8 @@ from popclient import FilterExpression, Message, Producer
 from popclient.admin import Admin
 from popclient.errors import NotFound
 from popclient.spark.queue import reading
+from popclient.spark.queue.ends import QueueEnds, created
 from popclient.spark.queue.options import parse
-from popclient.spark.queue.places import QueueEnds, created
 from tests.spark.queue.seen import COUNT, QUEUES, Seen, numbers
 
 if TYPE_CHECKING:

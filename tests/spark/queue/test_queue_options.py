@@ -14,7 +14,7 @@ from popclient import Tls
 from popclient.message import MessageQueue
 from popclient.spark.bodies import UNPACKED_BYTES_MAX
 from popclient.spark.message_columns import body_of
-from popclient.spark.options import OptionReader
+from popclient.spark.options import OptionReader, server_of
 from popclient.spark.queue.offsets import (
     MESSAGES_PER_PARTITION,
     QueueOffsets,
@@ -26,7 +26,6 @@ from popclient.spark.queue.offsets import (
     written,
 )
 from popclient.spark.queue.options import EARLIEST, LATEST, Bound, parse
-from popclient.spark.server import server_of
 from popproto.v2 import definition_pb2 as pb
 from pyspark_popmq import DefaultSource
 
