@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.meter import quantiles_ms
+from popclient._consume.listener import AsyncConcurrentListener, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
 from popclient._engine.clock import LoopClock
 from popclient._queue_push.pull_loop import PullLoop
-from popclient._queues.listener import AsyncConcurrentListener, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
 from popclient.admin import Admin
 from popclient.aio import Producer, QueuePushConsumer
 from popclient.message import MessageView

@@ -58,19 +58,19 @@ from popclient.message import DeadLetterOrigin, FilterExpression, Message, Messa
 from popclient.receipts import SendReceipt, SendResults
 
 if TYPE_CHECKING:
-    from popclient._queue_push.options import MessageModel
-    from popclient._queues.allocation import AllocateStrategy, ByConfig, ByMachineRoom, MachineRoomNearby
-    from popclient._queues.listener import (
+    from popclient._consume.listener import (
         ConsumeConcurrentlyContext,
         ConsumeConcurrentlyStatus,
         ConsumeOrderlyContext,
         ConsumeOrderlyStatus,
         OrderlyListener,
     )
-    from popclient._queues.local_offsets import LocalFileOffsetStore
-    from popclient._queues.offsets import OffsetStore, ReadOffsetType
-    from popclient._queues.start import ConsumeFromWhere
-    from popclient._queues.statistics import TopicStatistics, consumer_statistics
+    from popclient._consume.statistics import TopicStatistics, consumer_statistics
+    from popclient._progress.local import LocalFileOffsetStore
+    from popclient._progress.start import ConsumeFromWhere
+    from popclient._progress.store import OffsetStore, ReadOffsetType
+    from popclient._queue_push.options import MessageModel
+    from popclient._queues.allocation import AllocateStrategy, ByConfig, ByMachineRoom, MachineRoomNearby
     from popclient._sync.lite_consumers import LitePushConsumer, LiteSimpleConsumer
     from popclient._sync.producer import Producer, Transaction
     from popclient._sync.pull_consumer import PullConsumer
@@ -95,27 +95,27 @@ _MODULE_OF = {
     "AllocateStrategy": "popclient._queues.allocation",
     "ByConfig": "popclient._queues.allocation",
     "ByMachineRoom": "popclient._queues.allocation",
-    "ConsumeConcurrentlyContext": "popclient._queues.listener",
-    "ConsumeConcurrentlyStatus": "popclient._queues.listener",
-    "ConsumeFromWhere": "popclient._queues.start",
-    "ConsumeOrderlyContext": "popclient._queues.listener",
-    "ConsumeOrderlyStatus": "popclient._queues.listener",
+    "ConsumeConcurrentlyContext": "popclient._consume.listener",
+    "ConsumeConcurrentlyStatus": "popclient._consume.listener",
+    "ConsumeFromWhere": "popclient._progress.start",
+    "ConsumeOrderlyContext": "popclient._consume.listener",
+    "ConsumeOrderlyStatus": "popclient._consume.listener",
     "KeepAlive": "popclient.keep_alive",
     "LitePushConsumer": "popclient._sync.lite_consumers",
     "LiteSimpleConsumer": "popclient._sync.lite_consumers",
-    "LocalFileOffsetStore": "popclient._queues.local_offsets",
+    "LocalFileOffsetStore": "popclient._progress.local",
     "MachineRoomNearby": "popclient._queues.allocation",
     "MessageModel": "popclient._queue_push.options",
-    "OffsetStore": "popclient._queues.offsets",
-    "OrderlyListener": "popclient._queues.listener",
+    "OffsetStore": "popclient._progress.store",
+    "OrderlyListener": "popclient._consume.listener",
     "Producer": "popclient._sync.producer",
     "PullConsumer": "popclient._sync.pull_consumer",
     "PushConsumer": "popclient._sync.push_consumer",
     "QueuePushConsumer": "popclient._sync.queue_push_consumer",
-    "ReadOffsetType": "popclient._queues.offsets",
+    "ReadOffsetType": "popclient._progress.store",
     "SimpleConsumer": "popclient._sync.simple_consumer",
-    "TopicStatistics": "popclient._queues.statistics",
-    "consumer_statistics": "popclient._queues.statistics",
+    "TopicStatistics": "popclient._consume.statistics",
+    "consumer_statistics": "popclient._consume.statistics",
     "Transaction": "popclient._sync.producer",
 }
 

@@ -27,8 +27,9 @@ ROOMS = (
 # The same for the client. An `__init__` may hand out what comes later.
 CLIENT_ROOMS = (
     "errors", "_arguments", "_urls", "_version", "_forks", "_patched", "_tasks", "_loop", "keep_alive", "offset_file",
-    "config", "message", "receipts", "listening", "otel", "_tracing", "_session", "_producer", "_engine", "_queues",
-    "_pull", "_queue_push", "admin", "sql", "aio", "_sync", "spark", "cli",
+    "config", "message", "receipts", "listening", "otel", "_tracing", "_session", "_producer", "_engine", "_simple",
+    "_push", "_lite", "_queues", "_progress", "_consume", "_pull", "_queue_push", "admin", "sql", "aio", "_sync",
+    "spark", "cli",
 )  # fmt: skip
 # Rooms of the console.
 CONSOLE_ROOMS = (
@@ -38,7 +39,7 @@ CONSOLE_ROOMS = (
 # Rooms of what their ports have in common.
 PORT_ROOMS = ("addresses", "shares", "bodies", "connections", "serving")
 # Rooms of the client that may have more files than others.
-FILES_MAX_OF = {"_engine": 16, "_session": 14, "_queues": 16, "cli": 14}
+FILES_MAX_OF = {"_session": 14, "cli": 14}
 REMOVABLE = {"bulk", "progress", "dead_letters", "rocketmq_admin", "web"}
 ASSEMBLY = {"broker", "services", "monitoring", "app"}
 # Other packages of ours that a package may import.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from popclient._arguments import (
     MILLISECOND,
@@ -19,7 +19,6 @@ from popclient._arguments import (
     seconds,
     whole,
 )
-from popclient._engine.polls import Asking
 from popclient._engine.receive import ONE_FRAME_MAX
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression, MessageView
@@ -31,6 +30,14 @@ HOLD_MAX: Final = timedelta(hours=3)
 MEBIBYTE: Final = 1024 * 1024
 SHOWN_MAX: Final = 80  # characters of a wrong argument, in its error
 HOOKS: Final = tuple(name for name in vars(Interceptor) if not name.startswith("_"))
+
+
+class Asking(NamedTuple):
+    """What a receive asks for."""
+
+    max_messages: int
+    invisible: timedelta
+    await_duration: timedelta
 
 
 def as_topics(given: Topics) -> dict[str, FilterExpression]:

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
 from popclient._engine.flow import CacheBudget
+from popclient._progress.start import Generations, StartQuery, consume_timestamp_of, start_of
 from popclient._pull.fetch import Begin, Fetcher
 from popclient._pull.options import PullOptions
 from popclient._queues import calls
 from popclient._queues.calls import QueueEnd, QueueProgress
-from popclient._queues.start import Generations, StartQuery, consume_timestamp_of, start_of
 from popclient._queues.wire import readable
 from popclient._session import convert
 from popclient._session.session import Session

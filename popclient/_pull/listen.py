@@ -13,16 +13,16 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from popclient._arguments import MILLISECOND, as_timedelta, require_whole
+from popclient._consume.concurrently import ConsumeConcurrentlyService
+from popclient._consume.context import ConsumeContext, QueueListener, thread_name
+from popclient._consume.listener import OrderlyListener, consume_of
+from popclient._consume.process_queue import ProcessQueue
+from popclient._consume.statistics import Statistics
 from popclient._engine.clock import LoopClock, PeriodicTasks
-from popclient._engine.listener import InterceptorChain
+from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.runner import MakeRunner
 from popclient._pull.core import PullConsumerCore
 from popclient._pull.fetch import Fetcher
-from popclient._queues.consume import ConsumeContext, QueueListener, thread_name
-from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
-from popclient._queues.listener import OrderlyListener, consume_of
-from popclient._queues.process_queue import ProcessQueue
-from popclient._queues.statistics import Statistics
 from popclient._queues.subscription import retry_topic
 from popclient._tasks import begin_task
 from popclient._tracing import Onlooker

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from popclient._arguments import MILLISECOND, Options, duration, group_name, option, require_whole, whole
+from popclient._progress.start import ConsumeFromWhere, consume_timestamp_of
 from popclient._queues.allocation import AllocateStrategy, strategy_of
-from popclient._queues.start import ConsumeFromWhere, consume_timestamp_of
 from popclient.message import FilterExpression, MessageQueue
 
 HOLD: Final = timedelta(seconds=15)  # that a server may keep a pull which finds nothing (requirement A4)

@@ -18,13 +18,13 @@ from popclient._engine.clock import LoopClock, PeriodicTasks, sleep
 from popclient._engine.flow import QueueLimits
 from popclient._engine.life import ConsumerLife
 from popclient._engine.runner import MakeRunner
+from popclient._progress.remote import RemoteOffsetStore
 from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.parts import Parts
 from popclient._queue_push.pull_loop import PullLoop, ServiceState, shared_pull_loop
 from popclient._queue_push.pull_requests import PullRequest
 from popclient._queue_push.rebalance import RebalanceService
 from popclient._queues import calls
-from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._queues.subscription import TopicSubscription
 from popclient._queues.wire import has_legacy, open_session, unsupported
 from popclient._session.repeating import is_final

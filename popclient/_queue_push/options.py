@@ -11,9 +11,9 @@ from typing import Final
 from popclient._arguments import MILLISECOND, Options, duration, group_name, option, require_whole, seconds, whole
 from popclient._engine.flow import QueueLimits
 from popclient._engine.options import topic_filters
+from popclient._progress.start import ConsumeFromWhere, consume_timestamp_of
+from popclient._progress.store import OffsetStore
 from popclient._queues.allocation import AllocateStrategy, strategy_of
-from popclient._queues.offsets import OffsetStore
-from popclient._queues.start import ConsumeFromWhere, consume_timestamp_of
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression, MessageQueue
 

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from popclient._consume.concurrently import ConsumeConcurrentlyService
+from popclient._consume.context import ConsumeContext, ConsumeMessageService, QueueListener, thread_name
+from popclient._consume.listener import OrderlyListener, consume_of
+from popclient._consume.locks import QueueLocks
+from popclient._consume.orderly import ConsumeOrderlyService
+from popclient._consume.process_queue import ProcessQueue
+from popclient._consume.statistics import Statistics
 from popclient._engine.clock import Clock
-from popclient._engine.listener import InterceptorChain
+from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.runner import MakeRunner
+from popclient._progress.local import LocalFileOffsetStore
+from popclient._progress.remote import RemoteOffsetStore
+from popclient._progress.start import Generations
+from popclient._progress.store import OffsetStore
 from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.pull_loop import PullLoop
 from popclient._queue_push.pull_service import PullContext, Pulls
@@ -14,17 +25,6 @@ from popclient._queue_push.rebalance import Changed, Rebalance
 from popclient._queue_push.start import StartOffset
 from popclient._queue_push.subscriptions import Subscribed
 from popclient._queues.allocation import Sharing
-from popclient._queues.consume import ConsumeContext, ConsumeMessageService, QueueListener, thread_name
-from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
-from popclient._queues.consume_orderly import ConsumeOrderlyService
-from popclient._queues.listener import OrderlyListener, consume_of
-from popclient._queues.local_offsets import LocalFileOffsetStore
-from popclient._queues.locks import QueueLocks
-from popclient._queues.offsets import OffsetStore
-from popclient._queues.process_queue import ProcessQueue
-from popclient._queues.remote_offsets import RemoteOffsetStore
-from popclient._queues.start import Generations
-from popclient._queues.statistics import Statistics
 from popclient._queues.subscription import is_retry_topic
 from popclient._session.session import Session
 from popclient._tracing import Onlooker

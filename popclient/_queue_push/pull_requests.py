@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from popclient._consume.process_queue import ProcessQueue
 from popclient._engine.clock import Clock
-from popclient._queues.process_queue import ProcessQueue
 from popclient._tasks import Tasks
 from popclient._version import log
 from popclient.message import MessageQueue

@@ -6,18 +6,18 @@ import logging
 from datetime import timedelta
 from typing import Final, Protocol
 
+from popclient._consume.context import ConsumeMessageService
+from popclient._consume.process_queue import ProcessQueue
+from popclient._consume.statistics import Statistics
 from popclient._engine.clock import Clock
 from popclient._engine.flow import FLOW_CONTROL_PAUSE, FlowTimes, QueueLimits
-from popclient._engine.listener import InterceptorChain
+from popclient._engine.interceptors import InterceptorChain
+from popclient._progress.remote import RemoteOffsetStore
+from popclient._progress.store import NO_OFFSET, OffsetStore, ReadOffsetType
 from popclient._queue_push.options import QueueOptions
 from popclient._queue_push.pull_requests import PullMessageService, PullRequest
 from popclient._queues import pull as pull_call
-from popclient._queues.consume import ConsumeMessageService
-from popclient._queues.offsets import NO_OFFSET, OffsetStore, ReadOffsetType
-from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.pull import Pulled, PullStatus, backwards, pull_extras, pull_status
-from popclient._queues.remote_offsets import RemoteOffsetStore
-from popclient._queues.statistics import Statistics
 from popclient._queues.subscription import TopicSubscription, filter_by_tag, is_retry_topic
 from popclient._session.repeating import PULLS, level_of
 from popclient._session.session import Session

@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+from popclient._consume.context import ConsumeMessageService
+from popclient._consume.locks import QueueLocks
+from popclient._consume.process_queue import ProcessQueue
 from popclient._engine.clock import Clock, Timer, wait_for
+from popclient._progress.store import OffsetStore
 from popclient._queue_push.pull_requests import PullRequest
 from popclient._queues.allocation import Sharing
 from popclient._queues.calls import GroupMember
-from popclient._queues.consume import ConsumeMessageService
-from popclient._queues.locks import QueueLocks
-from popclient._queues.offsets import OffsetStore
-from popclient._queues.process_queue import ProcessQueue
 from popclient._queues.subscription import is_retry_topic
 from popclient._session.repeating import level_of
 from popclient._tasks import Tasks

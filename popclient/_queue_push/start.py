@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from popclient._progress.start import Generations, StartQuery, consume_timestamp_of, start_of
+from popclient._progress.store import NO_OFFSET, OffsetStore, ReadOffsetType
 from popclient._queue_push.options import QueueOptions
 from popclient._queues import calls
 from popclient._queues.calls import QueueEnd
-from popclient._queues.offsets import NO_OFFSET, OffsetStore, ReadOffsetType
-from popclient._queues.start import Generations, StartQuery, consume_timestamp_of, start_of
 from popclient._session.session import Session
 from popclient._version import log
 from popclient.errors import PopError, for_caller

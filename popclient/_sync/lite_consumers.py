@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from popclient._arguments import as_timedelta, is_async
-from popclient._engine.lite import Begin, LitePushConsumerCore, LiteSimpleConsumerCore, beginning
 from popclient._engine.options import MEBIBYTE, PushOptions, SimpleOptions, as_topics, asking
+from popclient._lite import Begin, LitePushConsumerCore, LiteSimpleConsumerCore, beginning
 from popclient._loop import LoopThread
 from popclient._sync.callbacks import require_kind, runner_of
 from popclient._sync.push_consumer import PushConsumer

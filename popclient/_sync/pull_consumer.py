@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from popclient._arguments import as_timedelta, require_whole
+from popclient._consume.listener import ConcurrentListener, is_async
 from popclient._engine.options import MEBIBYTE
 from popclient._loop import LoopThread
 from popclient._pull.core import PullConsumerCore
@@ -23,7 +24,6 @@ from popclient._pull.options import (
 )
 from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.calls import QueueEnd
-from popclient._queues.listener import ConcurrentListener, is_async
 from popclient._sync.callbacks import require_kind, runner_of
 from popclient._sync.face import ConsumerFace
 from popclient.config import ClientConfig

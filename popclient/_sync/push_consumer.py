@@ -10,8 +10,8 @@ from typing import overload
 from popclient._arguments import is_async
 from popclient._engine.flow import Cached
 from popclient._engine.options import MEBIBYTE, PushOptions, Topics
-from popclient._engine.push import PushConsumerCore
 from popclient._loop import LoopThread
+from popclient._push.core import PushConsumerCore
 from popclient._sync.callbacks import require_kind, runner_of
 from popclient._sync.face import ListenerConsumer
 from popclient.config import ClientConfig

@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from popclient._consume.listener import ConcurrentListener, OrderlyListener, is_async
+from popclient._consume.statistics import TopicStatistics
 from popclient._engine.flow import QueueLimits
 from popclient._engine.options import Topics, as_topics
 from popclient._loop import LoopThread
+from popclient._progress.start import ConsumeFromWhere
+from popclient._progress.store import OffsetStore
 from popclient._pull.options import require_aware, require_queue
 from popclient._queue_push.core import QueuePushCore
 from popclient._queue_push.options import PULL_BATCH_BYTES_MAX, MessageModel, MessageQueueListener, QueueOptions
 from popclient._queue_push.pull_loop import ServiceState
 from popclient._queues.allocation import AllocateStrategy
-from popclient._queues.listener import ConcurrentListener, OrderlyListener, is_async
-from popclient._queues.offsets import OffsetStore
-from popclient._queues.start import ConsumeFromWhere
-from popclient._queues.statistics import TopicStatistics
 from popclient._sync.callbacks import require_kind, runner_of
 from popclient._sync.face import ListenerConsumer
 from popclient.config import ClientConfig

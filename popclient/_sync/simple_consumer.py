@@ -8,9 +8,9 @@ from datetime import timedelta
 
 from popclient._arguments import as_timedelta
 from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views, asking
-from popclient._engine.simple import SimpleConsumerCore, raise_for_acks
 from popclient._loop import LoopThread
 from popclient._session.batching import unwrap
+from popclient._simple.core import SimpleConsumerCore, raise_for_acks
 from popclient._sync.face import ConsumerFace
 from popclient._tracing import acking
 from popclient.config import ClientConfig

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from popclient._arguments import as_timedelta, require_whole
+from popclient._consume.listener import AsyncConcurrentListener, is_async
 from popclient._engine.options import MEBIBYTE
 from popclient._loop import Here
 from popclient._pull.core import PullConsumerCore
@@ -22,7 +23,6 @@ from popclient._pull.options import (
 )
 from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.calls import QueueEnd
-from popclient._queues.listener import AsyncConcurrentListener, is_async
 from popclient.aio.callbacks import require_kind, runner_of
 from popclient.aio.face import ConsumerFace
 from popclient.config import ClientConfig

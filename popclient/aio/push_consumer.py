@@ -9,8 +9,8 @@ from typing import overload
 from popclient._arguments import is_async
 from popclient._engine.flow import Cached
 from popclient._engine.options import MEBIBYTE, PushOptions, Topics
-from popclient._engine.push import PushConsumerCore
 from popclient._loop import Here
+from popclient._push.core import PushConsumerCore
 from popclient.aio.callbacks import require_kind, runner_of
 from popclient.aio.face import ListenerConsumer
 from popclient.config import ClientConfig

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 from popclient._arguments import as_timedelta
 from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views, asking
-from popclient._engine.simple import SimpleConsumerCore, raise_for_acks
 from popclient._loop import Here
 from popclient._session.batching import unwrap
+from popclient._simple.core import SimpleConsumerCore, raise_for_acks
 from popclient._tracing import acking
 from popclient.aio.face import ConsumerFace
 from popclient.config import ClientConfig

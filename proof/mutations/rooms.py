@@ -99,9 +99,9 @@ ROOMS: dict[str, MutatedRoom] = {
     ),
     "engine": MutatedRoom(
         (
-            "popclient/_engine/assignments.py",
-            "popclient/_engine/backlog.py",
-            "popclient/_engine/outcomes.py",
+            "popclient/_push/assignments.py",
+            "popclient/_push/backlog.py",
+            "popclient/_push/outcomes.py",
             "popclient/_engine/settle.py",
         ),
         ("tests/client",),
@@ -109,9 +109,9 @@ ROOMS: dict[str, MutatedRoom] = {
     "queues": MutatedRoom(
         (
             "popclient/_queues/allocation.py",
-            "popclient/_queues/process_queue.py",
-            "popclient/_queues/local_offsets.py",
-            "popclient/_queues/offsets.py",
+            "popclient/_consume/process_queue.py",
+            "popclient/_progress/local.py",
+            "popclient/_progress/store.py",
         ),
         ("tests/queue_client",),
     ),

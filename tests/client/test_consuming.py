@@ -25,7 +25,7 @@ from popclient import (
     UnexpectedAnswer,
     aio,
 )
-from popclient._engine.polls import Poll
+from popclient._simple.polls import Poll
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.support.scripted_server import OK, ScriptedServer, put, status, until
@@ -221,7 +221,7 @@ async def test_a_hold_counts_from_the_first_message_not_from_the_end_of_a_slow_s
 
 async def test_topics_take_turns(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     # However long an answer takes, the next topic is not asked as well.
-    monkeypatch.setattr("popclient._engine.simple.HEDGE", 60)
+    monkeypatch.setattr("popclient._simple.core.HEDGE", 60)
     for topic in "abc":
         put(server, 4, topic)
     async with consumer_of(server, ["a", "b", "c"]) as consumer:
@@ -269,7 +269,7 @@ async def test_a_cancelled_receive_loses_nothing(server: ScriptedServer) -> None
 async def test_what_a_cancelled_receive_brings_goes_back_when_nobody_asks(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("popclient._engine.polls.STRAY_PATIENCE", 0.02)
+    monkeypatch.setattr("popclient._simple.polls.STRAY_PATIENCE", 0.02)
     async with consumer_of(server) as consumer:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(consumer.receive(), 0.05)
@@ -282,7 +282,7 @@ async def test_what_a_cancelled_receive_brings_goes_back_when_nobody_asks(
 async def test_what_a_left_poll_has_brought_goes_back_however_long_closing_takes(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("popclient._engine.polls.STRAY_PATIENCE", 0.05)
+    monkeypatch.setattr("popclient._simple.polls.STRAY_PATIENCE", 0.05)
     consumer = consumer_of(server, ["a", "b"])
     polls = consumer._core._polls
     ask, drop_stray = polls._ask, polls._drop_stray

@@ -8,8 +8,8 @@ import pytest
 
 import popserver
 from popclient import ConsumeResult, Message, MessageView, Producer, PushConsumer, SimpleConsumer
-from popclient._engine.outcomes import reason_of
 from popclient._engine.settle import REASON_HEADER as SAID
+from popclient._push.outcomes import reason_of
 from popclient.admin import Admin
 from popclient.listening import ConsumeStatus, Consumption
 from popserver.settling.rpc import REASON_HEADER

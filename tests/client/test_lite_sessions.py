@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from popclient import ClientConfig, ConsumeResult, MessageView, aio
-from popclient._engine import lite
+from popclient import _lite as lite
 from popclient.errors import PopError, QuotaExceeded, TooManyRequests, Unreachable, UnsupportedByServer
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc

@@ -112,7 +112,7 @@ async def test_what_is_wrong_at_the_start_is_raised_there(server: ScriptedServer
 
 
 async def test_assignments_come_and_go(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._engine.assignments.SCAN_INTERVAL", 0.01)
+    monkeypatch.setattr("popclient._push.assignments.SCAN_INTERVAL", 0.01)
     queues = [0, 1]
 
     def assign(request: rpc.QueryAssignmentRequest) -> rpc.QueryAssignmentResponse:
@@ -437,7 +437,7 @@ async def test_a_server_that_repeats_nothing_has_what_came_of_a_broken_answer_ha
 
 
 async def test_a_defect_does_not_end_the_polling(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._engine.assignments.PAUSE_AFTER_DEFECT", 0.01)
+    monkeypatch.setattr("popclient._push.assignments.PAUSE_AFTER_DEFECT", 0.01)
     calls: list[int] = []
 
     async def broken(*_: Any) -> None:
@@ -482,7 +482,7 @@ async def test_a_defect_in_a_helping_poll_is_logged_and_the_first_one_goes_on(
 async def test_an_ack_is_said_again_unless_it_is_refused_for_good(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, refusal: pb.Code.ValueType
 ) -> None:
-    monkeypatch.setattr("popclient._engine.outcomes.SAY_AGAIN", 0.01)
+    monkeypatch.setattr("popclient._push.outcomes.SAY_AGAIN", 0.01)
     is_final = refusal != pb.INTERNAL_SERVER_ERROR
     server.answers["AckMessage"] = lambda _: (
         rpc.AckMessageResponse(status=status(refusal)) if len(server.requests("AckMessage")) < 3 else None
@@ -502,7 +502,7 @@ async def test_an_ack_is_said_again_unless_it_is_refused_for_good(
 
 
 async def test_a_failure_is_said_again_too(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._engine.outcomes.SAY_AGAIN", 0.01)
+    monkeypatch.setattr("popclient._push.outcomes.SAY_AGAIN", 0.01)
     refused = rpc.ChangeInvisibleDurationResponse(status=status(pb.INTERNAL_SERVER_ERROR))
     server.answers["ChangeInvisibleDuration"] = lambda _: refused if len(failed(server)) < 3 else None
     put(server, 1)

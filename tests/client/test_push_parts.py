@@ -13,8 +13,8 @@ from unittest.mock import AsyncMock
 import pytest
 
 from popclient import ClientConfig, ConsumeResult, Interceptor, MessageView, PushConsumer, aio
-from popclient._engine.backlog import Backlog, Batch, Buffered, Deadlines
 from popclient._engine.flow import PACE_SPAN, CacheBudget, RecentWork
+from popclient._push.backlog import Backlog, Batch, Buffered, Deadlines
 from popclient._session.convert import retry_interval
 from popclient.listening import AsyncBatchListener, AsyncListener, BatchListener, Listener
 from popproto.v2 import definition_pb2 as pb

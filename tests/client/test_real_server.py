@@ -164,7 +164,7 @@ def test_a_bad_sql_filter_is_reported_at_the_start(shared: popserver.EmbeddedBro
 
 @pytest.mark.row("A11")
 async def test_an_idle_consumer_polls_four_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._engine.polls.LEAST_PACE", 0.0)
+    monkeypatch.setattr("popclient._simple.polls.LEAST_PACE", 0.0)
     polls = _counted(monkeypatch)
     with popserver.embedded(manual_clock=True) as broker, Admin(broker.endpoint) as admin:
         async with aio.SimpleConsumer(broker.endpoint, "g", "t") as consumer:

@@ -372,7 +372,7 @@ async def test_a_commit_of_auto_commit_that_is_refused() -> None:
 
 
 async def test_an_assignment_that_is_refused(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._engine.assignments.SCAN_INTERVAL", 0.02)
+    monkeypatch.setattr("popclient._push.assignments.SCAN_INTERVAL", 0.02)
     working = asyncio.ensure_future(aio.PushConsumer(server.endpoints, "g", "t", taken).run())
     await until(lambda: server.requests("ReceiveMessage"))
     server.answers["QueryAssignment"] = lambda _: rpc.QueryAssignmentResponse(status=FORBIDDEN)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from popclient import ConsumeResult, Message, MessageView, Producer, PushConsumer
-from popclient._engine import dispatcher
 from popclient._engine.runner import Rejected, TaskRunner, ThreadRunner
+from popclient._push import dispatcher
 from tests.support.scripted_server import ServerThread, until, until_in_thread
 
 

@@ -49,7 +49,7 @@ import sys
 sys.modules["fcntl"] = None
 import asyncio, tempfile, pathlib
 import popclient, popclient.aio, popclient.admin
-from popclient._queues.local_offsets import LocalFileOffsetStore
+from popclient._progress.local import LocalFileOffsetStore
 try:
     asyncio.run(LocalFileOffsetStore("a", "readers", pathlib.Path(tempfile.mkdtemp())).load())
 except popclient.PreconditionFailed as error:

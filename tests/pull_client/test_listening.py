@@ -24,9 +24,9 @@ from popclient import (
     PullConsumer,
     aio,
 )
+from popclient._consume.concurrently import ConsumeConcurrentlyService
 from popclient._pull import listen as pull_listening
 from popclient._pull.listen import PullListening
-from popclient._queues.consume_concurrently import ConsumeConcurrentlyService
 from popclient.admin import Admin
 from tests.support.pull_consumers import FIRST, send
 from tests.support.scripted_server import until, until_in_thread

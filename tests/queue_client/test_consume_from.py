@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR
-from popclient._queues.start import ConsumeFromWhere, StartQuery, consume_timestamp_of, start_of
+from popclient._progress.start import ConsumeFromWhere, StartQuery, consume_timestamp_of, start_of
+from popclient._progress.store import NO_OFFSET, OFFSET_ERROR
 
 LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET

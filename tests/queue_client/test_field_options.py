@@ -26,12 +26,12 @@ from popclient import (
     aio,
     consumer_statistics,
 )
+from popclient._consume.context import QueueCall, QueueListener
+from popclient._consume.statistics import Statistics
 from popclient._engine.clock import LoopClock
-from popclient._engine.listener import InterceptorChain
+from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.runner import ThreadRunner
-from popclient._queues.consume import QueueCall, QueueListener
-from popclient._queues.local_offsets import LocalFileOffsetStore
-from popclient._queues.statistics import Statistics
+from popclient._progress.local import LocalFileOffsetStore
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.support.manual_clock import ManualClock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from popclient._consume.process_queue import ProcessQueue
 from popclient._engine.flow import MIB, CachedQueue, Exceeded, FlowTimes, QueueLimits
-from popclient._queues.process_queue import ProcessQueue
 from popclient.message import MessageQueue
 from tests.support.views import view_at, views
 

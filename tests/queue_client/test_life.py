@@ -23,8 +23,8 @@ from popclient import (
     UnsupportedByServer,
     aio,
 )
+from popclient._progress.local import LocalFileOffsetStore
 from popclient._queue_push.pull_loop import PullLoop, ServiceState, _of_loop
-from popclient._queues.local_offsets import LocalFileOffsetStore
 from popclient.offset_file import read_offset_file
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc

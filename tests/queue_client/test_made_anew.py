@@ -22,10 +22,10 @@ from popclient import (
     QueuePushConsumer,
     aio,
 )
+from popclient._progress.local import LocalFileOffsetStore
+from popclient._progress.store import OffsetMemory, OffsetStore, ReadOffsetType
 from popclient._pull import listen as pull_listening
 from popclient._queues import calls
-from popclient._queues.local_offsets import LocalFileOffsetStore
-from popclient._queues.offsets import OffsetMemory, OffsetStore, ReadOffsetType
 from popserver.model.group import NewGroup
 from popserver.model.names import Resource
 from popserver.model.topic import NewTopic

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import pytest
 
 from popclient import PopError, PreconditionFailed, Unreachable
+from popclient._progress.local import LocalFileOffsetStore
+from popclient._progress.remote import RemoteOffsetStore
+from popclient._progress.start import ConsumeFromWhere, start_of
+from popclient._progress.store import NO_OFFSET, OFFSET_ERROR, OffsetStore, ReadOffsetType
 from popclient._queues.calls import Committed, QueueProgress
-from popclient._queues.local_offsets import LocalFileOffsetStore
-from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, OffsetStore, ReadOffsetType
-from popclient._queues.remote_offsets import RemoteOffsetStore
-from popclient._queues.start import ConsumeFromWhere, start_of
 from popclient.message import MessageQueue
 from popclient.offset_file import OffsetFileTorn, backup_of, write_offset_file
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from popclient import ClientConfig, MessageQueue
+from popclient._progress.remote import RemoteOffsetStore
+from popclient._progress.store import NO_OFFSET, OFFSET_ERROR, ReadOffsetType
 from popclient._queues import pull as pull_call
-from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, ReadOffsetType
 from popclient._queues.pull import PullStatus, pull_extras, pull_status
-from popclient._queues.remote_offsets import RemoteOffsetStore
 from popclient._session.session import Session
 from popclient.message import FilterExpression
 from popproto.v1 import legacy_pb2 as legacy

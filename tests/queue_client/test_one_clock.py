@@ -15,11 +15,11 @@ import grpc
 import pytest
 
 from popclient import ClientConfig, ConsumeOrderlyStatus, Message, OrderlyListener, Unreachable, aio
+from popclient._consume.process_queue import LOCK_EXPIRED_AFTER
 from popclient._engine.runner import TaskRunner
 from popclient._queue_push.core import QueuePushCore
 from popclient._queue_push.pull_loop import PullLoop
 from popclient._queues import calls
-from popclient._queues.process_queue import LOCK_EXPIRED_AFTER
 from popproto.v2 import service_pb2 as wire
 from popproto.v2 import service_pb2_grpc
 from popserver.app import App

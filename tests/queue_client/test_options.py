@@ -9,8 +9,8 @@ import pytest
 
 from popclient import QueuePushConsumer
 from popclient._engine.flow import QueueLimits
+from popclient._progress.start import ConsumeFromWhere
 from popclient._queue_push.options import MessageModel, QueueOptions
-from popclient._queues.start import ConsumeFromWhere
 from popclient.message import FilterExpression
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from popclient._consume.process_queue import NOTHING_CACHED, ProcessQueue
 from popclient._engine.flow import CachedQueue
-from popclient._queues.process_queue import NOTHING_CACHED, ProcessQueue
 from tests.support.views import offsets_of, view_at, views
 
 

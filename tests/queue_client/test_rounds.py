@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from popclient._consume.process_queue import ProcessQueue
 from popclient._queue_push.pull_loop import PullLoop
 from popclient._queue_push.pull_requests import PullRequest
 from popclient._queue_push.rebalance import RebalanceService
-from popclient._queues.process_queue import ProcessQueue
 from popclient.message import MessageQueue
 from tests.support.manual_clock import ManualClock
 from tests.support.scripted_server import until

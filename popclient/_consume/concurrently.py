@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from popclient._engine.runner import Rejected
-from popclient._queues.consume import ConsumeContext, Owned
-from popclient._queues.listener import (
+from popclient._consume.context import ConsumeContext, Owned
+from popclient._consume.listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     Outcome,
     ack_index_of,
     delay_level_of,
 )
-from popclient._queues.process_queue import ProcessQueue
+from popclient._consume.process_queue import ProcessQueue
+from popclient._engine.runner import Rejected
 from popclient._tasks import Tasks
 from popclient._version import log
 from popclient.message import MessageQueue, MessageView

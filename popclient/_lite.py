@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import ClassVar, Final, Literal
 
-from popclient._engine.push import PushConsumerCore
-from popclient._engine.simple import SimpleConsumerCore, at_rest
+from popclient._push.core import PushConsumerCore
 from popclient._session import convert
 from popclient._session.repeating import LITE
 from popclient._session.session import Session
 from popclient._session.stream import call_back
+from popclient._simple.core import SimpleConsumerCore, at_rest
 from popclient._tasks import Tasks
 from popclient._version import log
 from popclient.errors import (

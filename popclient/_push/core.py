@@ -7,14 +7,15 @@ import contextlib
 from datetime import timedelta
 from typing import ClassVar
 
-from popclient._engine.assignments import LONG_POLL, Polling
-from popclient._engine.dispatcher import Dispatcher
 from popclient._engine.flow import CacheBudget
+from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.life import ConsumerLife
-from popclient._engine.listener import InterceptorChain, PushListener
 from popclient._engine.options import PushOptions
 from popclient._engine.runner import MakeRunner
 from popclient._engine.settle import Settling
+from popclient._push.assignments import LONG_POLL, Polling
+from popclient._push.dispatcher import Dispatcher
+from popclient._push.listener import PushListener
 from popclient._session import convert
 from popclient._session.session import Session
 from popclient._tracing import Onlooker

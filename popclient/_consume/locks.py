@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 
+from popclient._consume.process_queue import ProcessQueue
 from popclient._engine.clock import Clock
 from popclient._queues import calls
-from popclient._queues.process_queue import ProcessQueue
 from popclient._session.repeating import level_of
 from popclient._session.session import Session
 from popclient._version import log

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Protocol
 
+from popclient._progress.store import NO_OFFSET, OFFSET_ERROR, RememberingStore
 from popclient._queues import calls
 from popclient._queues.calls import Committed, QueueProgress
-from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, RememberingStore
 from popclient._session.repeating import level_of
 from popclient._session.session import Session
 from popclient.errors import PopError

@@ -11,10 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from popclient._engine.clock import wait_for
-from popclient._engine.runner import Rejected
-from popclient._queues.consume import ConsumeContext
-from popclient._queues.listener import (
+from popclient._consume.context import ConsumeContext
+from popclient._consume.listener import (
     BY_THE_CONSUMER,
     DEAD_LETTER,
     ConsumeOrderlyContext,
@@ -22,7 +20,9 @@ from popclient._queues.listener import (
     Outcome,
     suspend_millis_of,
 )
-from popclient._queues.process_queue import ProcessQueue
+from popclient._consume.process_queue import ProcessQueue
+from popclient._engine.clock import wait_for
+from popclient._engine.runner import Rejected
 from popclient._tasks import Tasks
 from popclient._version import log
 from popclient.listening import ConsumeStatus

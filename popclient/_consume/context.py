@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from popclient._consume.listener import Context, Outcome, consumption_of, status_of
+from popclient._consume.process_queue import ProcessQueue
+from popclient._consume.statistics import Statistics
 from popclient._engine.clock import Clock
-from popclient._engine.listener import InterceptorChain
+from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.runner import Runner
 from popclient._queues import calls
-from popclient._queues.listener import Context, Outcome, consumption_of, status_of
-from popclient._queues.process_queue import ProcessQueue
-from popclient._queues.statistics import Statistics
 from popclient._session.session import Session
 from popclient._version import log
 from popclient.errors import PopError, for_caller

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from popclient._engine.flow import CacheBudget, RecentWork
-from popclient._engine.listener import InterceptorChain
+from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.options import HOLD_MAX, PushOptions
 from popclient._engine.receive import (
     BATCH_SIZE,

@@ -15,7 +15,7 @@ try:
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-from popclient._queues.offsets import NO_OFFSET, OFFSET_ERROR, RememberingStore
+from popclient._progress.store import NO_OFFSET, OFFSET_ERROR, RememberingStore
 from popclient.errors import PreconditionFailed
 from popclient.message import MessageQueue
 from popclient.offset_file import (

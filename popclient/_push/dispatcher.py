@@ -19,13 +19,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from popclient._engine.backlog import Backlog, Batch, Buffered, Deadlines, GroupBacklog
 from popclient._engine.flow import CacheBudget
-from popclient._engine.listener import BatchCall, PushListener
 from popclient._engine.options import PushOptions
-from popclient._engine.outcomes import OutcomeSender, describe_failure, describe_next_attempt, reason_of
 from popclient._engine.runner import Rejected, Runner
 from popclient._engine.settle import Settling
+from popclient._push.backlog import Backlog, Batch, Buffered, Deadlines, GroupBacklog
+from popclient._push.listener import BatchCall, PushListener
+from popclient._push.outcomes import OutcomeSender, describe_failure, describe_next_attempt, reason_of
 from popclient._session import convert
 from popclient._session.session import Session
 from popclient._tasks import Tasks

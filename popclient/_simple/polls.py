@@ -15,8 +15,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
+from popclient._engine.options import Asking
 from popclient._engine.receive import LEAST_PACE, ONE_FRAME_MAX, RECEIVE_BATCH, Receive, receive_request
 from popclient._session import convert
 from popclient._session.session import Session
@@ -28,14 +29,6 @@ from popproto.v2 import definition_pb2 as pb
 
 STRAY_PATIENCE: Final = 1.0  # seconds that messages without a waiting receive are kept for the next one
 AHEAD_AGAIN: Final = 10.0  # seconds without polls ahead after messages of one were given back
-
-
-class Asking(NamedTuple):
-    """What a receive asks for."""
-
-    max_messages: int
-    invisible: timedelta
-    await_duration: timedelta
 
 
 class Poll:

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Final
 
 from popclient import _forks
 from popclient._engine.flow import RecentWork
-from popclient._engine.options import SimpleOptions
-from popclient._engine.polls import Asking, Poll, Polls
+from popclient._engine.options import Asking, SimpleOptions
 from popclient._engine.receive import ONE_FRAME_MAX
 from popclient._engine.settle import Settling
 from popclient._loop import Here, LoopThread
@@ -21,6 +20,7 @@ from popclient._session import convert
 from popclient._session.batching import CombinedReply, Reply
 from popclient._session.repeating import ITERATION, Pauses
 from popclient._session.session import Session
+from popclient._simple.polls import Poll, Polls
 from popclient._tasks import Tasks
 from popclient._tracing import receiving
 from popclient._version import log

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Final
 
-from popclient._queues.offsets import NO_OFFSET
+from popclient._progress.store import NO_OFFSET
 from popclient._queues.subscription import is_retry_topic
 
 TIMESTAMP_FORMAT: Final = "%Y%m%d%H%M%S"

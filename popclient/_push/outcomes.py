@@ -11,10 +11,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from popclient._engine.backlog import Batch, Buffered
-from popclient._engine.listener import InterceptorChain
+from popclient._engine.interceptors import InterceptorChain
 from popclient._engine.options import PushOptions
 from popclient._engine.settle import CHANGES_AT_ONCE, Settling
+from popclient._push.backlog import Batch, Buffered
 from popclient._session import convert
 from popclient._session.repeating import OUTCOMES
 from popclient._session.session import Session
