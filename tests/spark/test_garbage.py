@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 USES = """
 import gc
-from popclient.spark.cluster.sending import keep_out_modules
+from popclient.spark.cluster.garbage import keep_out_modules
 for _ in range(3):
     keep_out_modules()
     print(gc.get_freeze_count())

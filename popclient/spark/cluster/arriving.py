@@ -23,7 +23,7 @@ def arrive(pickled: bytes, version: str, way_out: str) -> Any:
         from popclient._version import VERSION
 
         if version == VERSION:
-            from popclient.spark.cluster.sending import keep_out_modules
+            from popclient.spark.cluster.garbage import keep_out_modules
 
             keep_out_modules()
             kind, attributes = pickle.loads(pickled)  # noqa: S301  from the driver, as all that Spark runs
