@@ -41,7 +41,7 @@ RELOAD_MS = 5 * SECOND_MS
 VERIFIED_MAX = 10_000  # header pairs
 
 # Stands for an unknown user in the comparison, so that an unknown name takes as long to refuse as a wrong secret.
-_NOBODY = User("", "no secret of anybody")
+_UNKNOWN_USER = User("", "a secret that no user has")
 _REFUSED = "the access key or the signature was refused; check the client's access key and its secret"
 _COMPACT_DATE = re.compile(r"\d{8}T\d{6}Z")
 
@@ -203,8 +203,8 @@ class Access:
                 "this server requires signed calls, and this call is not signed; give the client an access key and its"
                 " secret"
             )
-        user = self._users.get(claimed.access_key, _NOBODY)
-        if not is_signed(user.secret, date_time, claimed.digest) or user is _NOBODY:
+        user = self._users.get(claimed.access_key, _UNKNOWN_USER)
+        if not is_signed(user.secret, date_time, claimed.digest) or user is _UNKNOWN_USER:
             raise _refused()
         # Only verified signatures are remembered, so that guessing cannot fill the memory.
         if len(self._verified) >= VERIFIED_MAX:
@@ -292,7 +292,7 @@ def _epoch_ms(date_time: str) -> int | None:
 
 # Log lines about refused callers, for operators.
 #
-# The caller must not learn whether the name or the secret was wrong, but the log may say it. A line has no signature,
+# The caller must not learn whether the name or the secret was wrong, but the log may show it. A line has no signature,
 # and no name that could be a secret. The number of lines is limited, so that callers cannot fill the log.
 
 AGAIN_MS = MINUTE_MS
@@ -305,7 +305,7 @@ class RejectedCallers:
 
     def __init__(self) -> None:
         # When each pair was logged, the oldest first.
-        self._told: dict[tuple[str, str], int] = {}
+        self._logged_ms: dict[tuple[str, str], int] = {}
 
     def log_rejected(self, acl: Acl, authorization: str, peer: str, refusal: str | None, now_ms: int) -> None:
         """Log a caller, from its header and its HOST:PORT. `refusal` is None for a wrong name or secret."""
@@ -321,11 +321,11 @@ class RejectedCallers:
             )
 
     def _is_due(self, name: str, address: str, now_ms: int) -> bool:
-        while self._told and next(iter(self._told.values())) <= now_ms - AGAIN_MS:
-            del self._told[next(iter(self._told))]
-        if (name, address) in self._told or len(self._told) >= LOGGED_MAX:
+        while self._logged_ms and next(iter(self._logged_ms.values())) <= now_ms - AGAIN_MS:
+            del self._logged_ms[next(iter(self._logged_ms))]
+        if (name, address) in self._logged_ms or len(self._logged_ms) >= LOGGED_MAX:
             return False
-        self._told[name, address] = now_ms
+        self._logged_ms[name, address] = now_ms
         return True
 
 

@@ -14,7 +14,7 @@ WAL_BYTES_MAX = 512 * 1024 * 1024  # it is emptied at 16 MiB unless a reader hol
 
 
 class DiskSpace(NamedTuple):
-    """Bytes of a SQLite file, of its WAL, and of their disk; None for what the system does not tell."""
+    """Bytes of a SQLite file, of its WAL, and of their disk; None for what the system does not report."""
 
     file: int | None
     wal: int | None
@@ -22,10 +22,10 @@ class DiskSpace(NamedTuple):
     disk: int | None
 
 
-def look(conn: Connection, file: Path | None) -> DiskSpace | None:
+def check(conn: Connection, file: Path | None) -> DiskSpace | None:
     """Make the database answer; return the space of its `file`, if it is one of SQLite.
 
-    In a reader's thread, because both may take long.
+    Call it in a reader's thread, because both may take long.
     """
     conn.execute(text("SELECT 1"))
     return None if file is None else space_of(file)
@@ -52,7 +52,7 @@ def disk_warnings(file: Path, space: DiskSpace) -> list[str]:
         )
     if space.wal is not None and space.wal > WAL_BYTES_MAX:
         found.append(
-            f"{_wal_of(file)} has {space.wal >> 20} MiB, because a reader has not ended for long; end programs that"
+            f"{_wal_of(file)} has {space.wal >> 20} MiB, because a reader has been running for long; end programs that"
             f" read {file}"
         )
     return found

@@ -197,7 +197,7 @@ def trial_step(
     recent = [row for row in rows if row.stored_at_ms >= since_ms]
     tried = [row for row in recent if row.stored_at_ms >= enough_ms]
     examined, incomparable, matches = 0, 0, []
-    for examined, row in enumerate(tried, start=1):  # noqa: B007 - how many they were is told
+    for examined, row in enumerate(tried, start=1):  # noqa: B007 - the last number is their count
         properties = json.loads(row.properties) if row.properties else {}
         verdict = wanted.verdict(row.tag, properties)
         incomparable += verdict is None

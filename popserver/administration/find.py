@@ -36,13 +36,13 @@ EXAMINED_MAX = 10_000
 STEP_ROWS = 500
 # Decoding so many characters of a message's keys and properties costs a unit of work, about 0.1 µs.
 _CHARACTERS_PER_UNIT = 16
-# A page is a place in the index of keys, or in a topic.
+# A page is a position in the index of keys, or in a topic.
 _PAGE_OF_KEY = re.compile(r"([0-9]{1,16})\.([0-9]{1,16})\.([0-9]{1,4})")
 _PAGE_OF_TOPIC = re.compile(r"([0-9]{1,15}):([0-9]{1,4}):([0-9]{1,13})")
 
 
 class MessageSearch(NamedTuple):
-    """What to look for; None: anything. Stored at `since_ms` or later, and before `until_ms`. At most `limit` are
+    """What to find; None: anything. Stored at `since_ms` or later, and before `until_ms`. At most `limit` are
     returned. `page`: where an earlier search ended; empty: begin. `queue_number`: in this queue of the topic alone.
     `lite_topic`: of this lite topic, also from before it expired."""
 
@@ -66,9 +66,9 @@ class FoundMessages(NamedTuple):
     next_page: str
 
 
-class _TopicPlace(NamedTuple):
-    """A place in a topic: all messages from the newest to this one. The queue's number and the offset give an order to
-    messages that were stored at one time."""
+class _TopicPosition(NamedTuple):
+    """A position in a topic: all messages from the newest to this one. The queue's number and the offset order messages
+    that were stored at one time."""
 
     stored_at_ms: int
     queue_number: int
@@ -87,7 +87,7 @@ def filter_of(asked: MessageSearch) -> SqlFilter:
     """The SQL filter for tag and condition. Raises `BadRequest`."""
     conditions = []
     if asked.where is not None:
-        filters_sql.parse(asked.where)  # alone, so that an error names the place in what the caller wrote
+        filters_sql.parse(asked.where)  # alone, so that an error names the position in what the caller wrote
         conditions.append(f"({asked.where}\n)")  # a comment may be at its end
     if asked.tag is not None:
         conditions.append("TAGS = '{}'".format(asked.tag.replace("'", "''")))
@@ -113,46 +113,46 @@ async def find(reader: Reader, topic: Topic | None, asked: MessageSearch) -> Fou
 async def _in_topic(reader: Reader, topic: Topic, asked: MessageSearch, wanted: SqlFilter) -> FoundMessages:
     """Search each queue from its newest message back to where enough are found in the queues before it.
 
-    Where the share of a queue is used up, the page ends for all queues: so one place tells where the next one begins.
+    Where the share of a queue is used up, the page ends for all queues, so the next one begins at one position.
     """
-    start = _topic_place(asked)
+    start = _topic_position(asked)
     # The longest last: what the others do not need of their shares is left for it.
     queues = sorted(
         (each for each in await reader.read(partial(_queues, topic=topic, asked=asked)) if _length(each)), key=_length
     )
     examined, units, has_more = 0, UNITS_MAX, False
-    end = _TopicPlace(0, 0, 0)
+    end = _TopicPosition(0, 0, 0)
     found: list[Match] = []
     for left, row in zip(range(len(queues), 0, -1), queues, strict=True):
-        place = MessageQueue(row.queue_id, row.number)
-        before_key = await reader.read(partial(_before, topic=topic, place=place, start=start))
+        queue = MessageQueue(row.queue_id, row.number)
+        before_key = await reader.read(partial(_before, topic=topic, queue=queue, start=start))
         share = QueueShare(max(1, (filter_trial.EXAMINED_MAX - examined) // left), units // left, asked.limit)
         trial = await filter_trial.try_on_queue(
-            reader, place, wanted, before_key, share, asked.limit, asked.since_ms, end.stored_at_ms, asked.lite_topic
+            reader, queue, wanted, before_key, share, asked.limit, asked.since_ms, end.stored_at_ms, asked.lite_topic
         )
         examined += trial.examined
         units -= trial.units
-        found = sorted([*found, *trial.newest], key=_place_of, reverse=True)
+        found = sorted([*found, *trial.newest], key=_position_of, reverse=True)
         if trial.ended_at is not None:
             stored_at_ms, offset = trial.ended_at
-            end = max(end, _TopicPlace(stored_at_ms, row.number, offset))
+            end = max(end, _TopicPosition(stored_at_ms, row.number, offset))
         if len(found) >= asked.limit:
-            end = max(end, _place_of(found[asked.limit - 1]))
-        shown = [each for each in found if _place_of(each) >= end]
+            end = max(end, _position_of(found[asked.limit - 1]))
+        shown = [each for each in found if _position_of(each) >= end]
         has_more = has_more or trial.has_more or len(shown) < len(found)
         found = shown
     page = ":".join(map(str, end)) if has_more else ""
     return FoundMessages(examined, [(topic.name, each) for each in found], page)
 
 
-def _before(conn: Connection, topic: Topic, place: MessageQueue, start: _TopicPlace | None) -> int:
+def _before(conn: Connection, topic: Topic, queue: MessageQueue, start: _TopicPosition | None) -> int:
     """The message key in a queue where a search that goes on at `start` begins."""
     if start is None:
-        return filter_trial.end_of(place)
-    if place.number == start.queue_number:
-        return min(filter_trial.end_of(place), message_key(place.queue_id, start.offset))
-    at_ms = start.stored_at_ms + (place.number < start.queue_number)
-    return message_key(place.queue_id, offset_at(conn, topic, place, at_ms))
+        return filter_trial.end_of(queue)
+    if queue.number == start.queue_number:
+        return min(filter_trial.end_of(queue), message_key(queue.queue_id, start.offset))
+    at_ms = start.stored_at_ms + (queue.number < start.queue_number)
+    return message_key(queue.queue_id, offset_at(conn, topic, queue, at_ms))
 
 
 def _queues(conn: Connection, topic: Topic, asked: MessageSearch) -> list[QueueRow]:
@@ -168,35 +168,35 @@ def _length(row: QueueRow) -> int:
     return row.next_offset - row.min_offset
 
 
-def _place_of(found: Match) -> _TopicPlace:
-    return _TopicPlace(found.stored_at_ms, found.queue_number, found.offset)
+def _position_of(found: Match) -> _TopicPosition:
+    return _TopicPosition(found.stored_at_ms, found.queue_number, found.offset)
 
 
 async def _by_key(
     reader: Reader, topic: Topic | None, key: str, asked: MessageSearch, wanted: SqlFilter
 ) -> FoundMessages:
-    start = _index_place(asked.page) if asked.page else None
+    start = _index_position(asked.page) if asked.page else None
     search = await reader.read(partial(_search, topic=topic, key=key, asked=asked, start=start))
     found: list[tuple[Resource, Match]] = []
     examined, units, work = 0, UNITS_MAX, Work()
-    place = search.place
-    while place is not None and units > search.units and examined < EXAMINED_MAX and len(found) < asked.limit:
-        places = await reader.read(partial(search.step, limit=EXAMINED_MAX - examined))
-        place, done = search.place, 0
+    position = search.place
+    while position is not None and units > search.units and examined < EXAMINED_MAX and len(found) < asked.limit:
+        positions = await reader.read(partial(search.step, limit=EXAMINED_MAX - examined))
+        position, done = search.place, 0
         # At least one message is examined, so that the next page begins elsewhere.
-        while done < len(places) and (done == 0 or units > search.units) and len(found) < asked.limit:
+        while done < len(positions) and (done == 0 or units > search.units) and len(found) < asked.limit:
             work.start_again()
-            step = places[done : done + min(STEP_ROWS, work.messages(wanted))]
+            step = positions[done : done + min(STEP_ROWS, work.messages(wanted))]
             judge = partial(_judge, step, asked=asked, wanted=wanted, work=work, limit=asked.limit - len(found))
-            judged, matches = await reader.read_then(partial(_keyed, places=step), judge)
+            judged, matches = await reader.read_then(partial(_keyed, positions=step), judge)
             units -= work.used
             done += judged
             found += matches
         examined += done
-        if done < len(places):
-            place = places[done - 1]
+        if done < len(positions):
+            position = positions[done - 1]
             break
-    page = "" if place is None else ".".join(map(str, place))
+    page = "" if position is None else ".".join(map(str, position))
     return FoundMessages(examined, sorted(found, key=_age, reverse=True), page)
 
 
@@ -208,16 +208,16 @@ def _search(
     return KeySearch(key, spans_of_all(conn), start)
 
 
-def _keyed(conn: Connection, places: Sequence[IndexPlace]) -> dict[int, _Keyed]:
-    """The messages at these places, by key, without those that are gone."""
-    heads = by_key.heads(conn, [each.message_key for each in places])
+def _keyed(conn: Connection, positions: Sequence[IndexPlace]) -> dict[int, _Keyed]:
+    """The messages at these positions, by key, without those that are gone."""
+    heads = by_key.heads(conn, [each.message_key for each in positions])
     known = topics.topics_by_id(conn, {head.topic_id for head in heads.values()})
     queues = {each.queue_id: (topic.name, each.number) for topic in known.values() for each in topic.queues}
     return {key: _Keyed(head, *queues[queue_of(key)]) for key, head in heads.items() if queue_of(key) in queues}
 
 
 def _judge(
-    places: Sequence[IndexPlace],
+    positions: Sequence[IndexPlace],
     stored: Mapping[int, _Keyed],
     asked: MessageSearch,
     wanted: SqlFilter,
@@ -229,8 +229,8 @@ def _judge(
     It ends early if the allowed work is done, and after `limit` matches.
     """
     found = []
-    for examined, place in enumerate(places, start=1):
-        keyed = stored.get(place.message_key)  # None: of a deleted topic, or removed a moment ago
+    for examined, position in enumerate(positions, start=1):
+        keyed = stored.get(position.message_key)  # None: of a deleted topic, or removed a moment ago
         if keyed is not None and _is_in_time(keyed.head.stored_at_ms, asked):
             head = keyed.head
             keys, properties = json.loads(head.keys or "[]"), json.loads(head.properties or "{}")
@@ -243,7 +243,7 @@ def _judge(
             work.spend(wanted.cost(head.tag, properties) + characters // _CHARACTERS_PER_UNIT)
             if work.is_done or len(found) == limit:
                 return examined, found
-    return len(places), found
+    return len(positions), found
 
 
 def _is_in_time(stored_at_ms: int, asked: MessageSearch) -> bool:
@@ -254,21 +254,21 @@ def _age(found: tuple[Resource, Match]) -> tuple[int, int]:
     return found[1].stored_at_ms, found[1].offset
 
 
-def _index_place(page: str) -> IndexPlace:
+def _index_position(page: str) -> IndexPlace:
     found = _PAGE_OF_KEY.fullmatch(page)
     if found is None:
         raise _no_page(page, "with a key")
     return IndexPlace(*map(int, found.groups()))
 
 
-def _topic_place(asked: MessageSearch) -> _TopicPlace | None:
+def _topic_position(asked: MessageSearch) -> _TopicPosition | None:
     """Where the search begins; None: at the newest messages."""
     if not asked.page:
-        return None if asked.until_ms is None else _TopicPlace(asked.until_ms, -1, 0)
+        return None if asked.until_ms is None else _TopicPosition(asked.until_ms, -1, 0)
     found = _PAGE_OF_TOPIC.fullmatch(asked.page)
     if found is None:
         raise _no_page(asked.page, "without a key")
-    return _TopicPlace(*map(int, found.groups()))
+    return _TopicPosition(*map(int, found.groups()))
 
 
 def _no_page(page: str, kind: str) -> BadRequest:

@@ -198,7 +198,7 @@ class Administration:
         clients = self._clients
         share = self._redeliveries.share(group.group_id, self._clock.now_ms())
         idle = await self._group_members.idle_hint(name)
-        hints = [clients.disagreement(name), hint(group.name, share), idle]
+        hints = [clients.consumers.disagreement(name), hint(group.name, share), idle]
         consumers = [_consumer(each) for each in clients.consumers_of(name)]
         return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint], pauses, lite)
 
@@ -325,7 +325,7 @@ class Administration:
             oldest_overdue_ms=0 if counts.next_due_ms is None else max(0, now_ms - counts.next_due_ms),
             hints=[
                 *self._timekeeper.hints(),
-                *self._clients.disagreements(HINTS_MAX),
+                *self._clients.consumers.disagreements(HINTS_MAX),
                 *(self._hint(each, now_ms) for each in groups),
             ],
             budgets=list(self._budgets),

@@ -19,7 +19,7 @@ from popserver.model.states import State
 from popserver.model.topic import message_key, offset_of, queue_of
 
 BEHIND_MAX = 1_000
-# So many message groups are looked at for those that are locked.
+# At most this many message groups are searched for locked ones.
 MESSAGE_GROUPS_MAX = 10_000
 
 

@@ -66,11 +66,11 @@ def message_facts(
             raise
         return MessageFacts(group, None, scheduled=scheduled, stuck=_stuck_delay(conn, scheduled, times)), []
     copies = _copies(conn, group, key)
-    origin_key = _first_place(conn, group, key)
+    origin_key = _first_key(conn, group, key)
     back = _redriven(conn, group, origin_key)
     keys = [key, *(each.message_key for each in copies)]
-    places = {*keys, origin_key, *redrives.places_of(conn, origin_key)}
-    steps = [each for each in history.steps(conn, places) if each.group == group.name]
+    all_keys = {*keys, origin_key, *redrives.places_of(conn, origin_key)}
+    steps = [each for each in history.steps(conn, all_keys) if each.group == group.name]
     reason = next((each.reason for each in reversed(steps) if each.reason), "")
     if back is not None and group.mode is not Mode.PULL:
         found = _sent_back(conn, group, origin_key, back)
@@ -100,7 +100,7 @@ def _copies(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
     return [] if own.lineage.resets < at.resets else copies
 
 
-def _first_place(conn: Connection, group: Group, key: int) -> int:
+def _first_key(conn: Connection, group: Group, key: int) -> int:
     """A message's first key: that of its origin for a redriven message or a retry message."""
     now = redrives.of_places(conn, [key]).get(key)
     return first_place(conn, group, key) if now is None else now.origin_key
@@ -179,8 +179,8 @@ def _pause(conn: Connection, group: Group, topic_id: int, message_group: str | N
 
 def _at(conn: Connection, group: Group, key: int) -> _AtRow | None:
     of_queue = REACHED.c.group_id == group.group_id, REACHED.c.queue_id == queue_of(key)
-    places = select(REACHED.c.next_offset, REACHED.c.resets, STORED.c.min_offset)
-    row = conn.execute(places.join(STORED, STORED.c.queue_id == REACHED.c.queue_id).where(*of_queue)).first()
+    at = select(REACHED.c.next_offset, REACHED.c.resets, STORED.c.min_offset)
+    row = conn.execute(at.join(STORED, STORED.c.queue_id == REACHED.c.queue_id).where(*of_queue)).first()
     return None if row is None else _AtRow._make(row)
 
 

@@ -33,7 +33,7 @@ class ReadinessCheck(NamedTuple):
 
 
 class ReadinessReport(NamedTuple):
-    """The conditions of readiness, and what an operator should look at.
+    """The conditions of readiness, and warnings for an operator.
 
     `space`: that of a SQLite file; None for another database, and for one that did not answer.
     """
@@ -48,7 +48,7 @@ class ReadinessReport(NamedTuple):
 
 
 class Readiness:
-    """Looks at the parts of one server."""
+    """Checks the parts of one server."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Readiness:
         loop = asyncio.get_running_loop()
         if self._asking is None:
             self._asked_at_s = loop.time()
-            self._asking = loop.create_task(self._reader.read(lambda conn: disk.look(conn, self._database.file)))
+            self._asking = loop.create_task(self._reader.read(lambda conn: disk.check(conn, self._database.file)))
         asking = self._asking  # another caller may take its answer first
         await asyncio.wait([asking], timeout=ANSWER_MS / 1_000)
         took_ms = round((loop.time() - self._asked_at_s) * 1_000)

@@ -125,7 +125,7 @@ def _sentence(found: MessageFacts, when: When) -> str:
             f"READY for group '{found.group.name}', which has not received from this topic yet; it will start at the"
             f" {found.group.consume_from.lower()} message"
         )
-    return _SAYS[found.state](found, when)
+    return _SENTENCES[found.state](found, when)
 
 
 def facts(found: MessageFacts, when: When) -> list[tuple[str, str]]:
@@ -334,7 +334,7 @@ def _because(found: MessageFacts) -> str:
 
 
 _ACKED_IN_TRANSACTION = "its consumer acked it in its own SQL transaction, and the server commits it now"
-_SAYS = {
+_SENTENCES = {
     State.READY: _ready,
     State.INFLIGHT: _inflight,
     State.WAITING_RETRY: _waiting_retry,

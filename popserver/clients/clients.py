@@ -40,7 +40,7 @@ class Client:
     hostname: str = ""  # of its machine, as it says
     address: str = ""  # that its newest stream came from, without the port; that of a proxy, if there is one
     kind: ClientKind | None = None  # of consumer, as its newest settings say, even if they were refused
-    works_in_order: bool = False  # it was told to process the messages of a message group in order
+    works_in_order: bool = False  # its settings ask it to process the messages of a message group in order
     role: Role | None = None
     membership: Membership | None = None
     alarm: Alarm | None = field(default=None, repr=False)
@@ -84,7 +84,7 @@ class Clients:
         self._known: dict[str, Client] = {}
         # Neither gone nor without its stream: if something is heard of such a client, only `last_seen_ms` changes.
         self.present: dict[str, Client] = {}
-        self._consumers = Consumers()
+        self.consumers = Consumers()
 
     def __len__(self) -> int:
         return sum(not client.is_gone for client in self._known.values())
@@ -126,7 +126,7 @@ class Clients:
             self._submit(self._attach, client_id)
 
     def attach_again(self) -> None:
-        """Tell the other servers again which push consumers and members are connected here; they may have forgotten."""
+        """Announce again to the other servers which push consumers and members are connected here."""
         if self._attach is None:
             return
         for client in self._known.values():
@@ -149,7 +149,7 @@ class Clients:
             client.is_gone = False
             self._watch(client, now_ms + client.lapse_ms)
             if client.role is not None:
-                self._consumers.took(client_id, client.role)
+                self.consumers.took(client_id, client.role)
             if client.membership is not None and client.stream is not None:
                 # Without a stream it may have moved to another server; if not, it sends its settings here.
                 self._group_members.rejoin(client_id, client.membership)
@@ -196,9 +196,9 @@ class Clients:
         if membership is None:
             self._group_members.leave(client_id)
         if role is None:
-            self._consumers.left(client_id)
+            self.consumers.left(client_id)
         elif not client.is_gone:
-            self._consumers.took(client_id, role)
+            self.consumers.took(client_id, role)
 
     def introduced(self, client_id: str, language: str, version: str, hostname: str, address: str) -> None:
         """The client has said which library it uses on which machine; its stream came from `address`."""
@@ -218,19 +218,7 @@ class Clients:
 
     def consumers_of(self, group: Resource) -> list[Client]:
         """The group's consumers on this server; those with the same subscription are next to each other."""
-        return [self._known[client_id] for client_id in self._consumers.of(group)]
-
-    def is_alike(self, group: Resource) -> bool:
-        """See `Consumers`."""
-        return self._consumers.is_alike(group)
-
-    def disagreement(self, group: Resource) -> str:
-        """See `Consumers`."""
-        return self._consumers.disagreement(group)
-
-    def disagreements(self, limit: int) -> list[str]:
-        """See `Consumers`."""
-        return self._consumers.disagreements(limit)
+        return [self._known[client_id] for client_id in self.consumers.of(group)]
 
     def call_opened(self, client_id: str) -> Client:
         """A long call of the client began: while it is open, the client counts as connected."""
@@ -252,7 +240,7 @@ class Clients:
         """The client said goodbye."""
         client = self._known.pop(client_id, None)
         self.present.pop(client_id, None)
-        self._consumers.left(client_id)
+        self.consumers.left(client_id)
         self._group_members.leave(client_id)
         if client is not None:
             client.has_left = True
@@ -287,7 +275,7 @@ class Clients:
     def _end(self, client: Client) -> None:
         client.is_gone = True
         self.present.pop(client.client_id, None)
-        self._consumers.left(client.client_id)
+        self.consumers.left(client.client_id)
         self._group_members.leave(client.client_id)
         if client.may_hold:
             self._abandon_holds(client.client_id, said_goodbye=False)

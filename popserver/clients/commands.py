@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
 
 class LoseLiteTopic(NamedTuple):
-    """Tell the client that another client of its exclusive group has this lite topic now. There is no answer."""
+    """Notify the client that another client of its exclusive group has this lite topic now. There is no answer."""
 
     lite_topic: str
 
@@ -92,7 +92,7 @@ class Commands:
             raise _no_answer(client_id, WRITTEN_WITHIN_S) from None
 
     async def lose_lite_topic(self, client_id: str, lite_topic: str) -> None:
-        """Tell a client that it has lost a lite topic, if it has a session here. A lost notice is repeated when the
+        """Notify a client that it has lost a lite topic, if it has a session here. A lost notice is repeated when the
         client names its lite topics again."""
         with suppress(PopError):
             await self.send(client_id, LoseLiteTopic(lite_topic))
@@ -108,14 +108,14 @@ class Commands:
         self._asked[nonce] = _Asked(client_id, answer)
         try:
             await self.send(client_id, command, nonce)
-            said = await asyncio.wait_for(answer, within_s)
+            answered = await asyncio.wait_for(answer, within_s)
         except TimeoutError:
             raise _no_answer(client_id, within_s) from None
         finally:
             del self._asked[nonce]
-        if isinstance(said, PopError):
-            raise said
-        return said
+        if isinstance(answered, PopError):
+            raise answered
+        return answered
 
     def answered(self, client_id: str, nonce: str, answer: Answer) -> None:
         """A client's answer. It is ignored if no call waits for it."""

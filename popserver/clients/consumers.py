@@ -74,8 +74,8 @@ class Consumers:
 
     def disagreements(self, limit: int) -> list[str]:
         """The same for the first `limit` groups with a difference."""
-        told = (self.disagreement(group) for group, alike in self._groups.items() if len(alike) > 1)
-        return list(islice(filter(None, told), limit))
+        sentences = (self.disagreement(group) for group, alike in self._groups.items() if len(alike) > 1)
+        return list(islice(filter(None, sentences), limit))
 
     def _sharing(self, group: Resource) -> Iterator[tuple[DeclaredSubscription, dict[str, ClientKind]]]:
         """The subscriptions in the group, each with its clients."""

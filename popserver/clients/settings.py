@@ -211,7 +211,7 @@ async def _subscribe(merged: pb.Settings, namespace: str, catalog: Catalog, limi
         subscription.fifo |= _needs_order(topic, is_ours=is_ours)
         topics += [] if topic is None else [topic]
     # In ordered mode the Node client does not retry by a ladder: its first failure would be a dead letter. The Go
-    # client continues with the next message of the group while it retries one. So these two are not told to work in
+    # client continues with the next message of the group while it retries one. So these two are not asked to work in
     # order; they get one message of a group at a time, and the server retries.
     subscription.fifo &= is_ours or merged.user_agent.language not in _RETRY_OUT_OF_ORDER
     group_name = convert.resource(subscription.group, namespace)
@@ -248,17 +248,20 @@ async def _lite_group(sent: pb.Settings, name: Resource, namespace: str, catalog
 
 def _subscription_version(properties: Mapping[str, str]) -> int:
     """When the client last changed its subscription (epoch ms); 0 if it does not say (requirement B22)."""
-    said = properties.get(SUBSCRIPTION_VERSION, "0")
-    if not said.isdecimal() or not said.isascii():
-        raise InvalidClientProperties(f"client property '{SUBSCRIPTION_VERSION}' is '{said}'; give epoch milliseconds")
-    return int(said)
+    version = properties.get(SUBSCRIPTION_VERSION, "0")
+    if not version.isdecimal() or not version.isascii():
+        raise InvalidClientProperties(
+            f"client property '{SUBSCRIPTION_VERSION}' is '{version}'; give epoch milliseconds"
+        )
+    return int(version)
 
 
 def _needs_order(topic: Topic | None, *, is_ours: bool) -> bool:
     """Whether a push consumer must process its messages in order.
 
-    Official clients then process all messages one at a time, whatever message group they are in. So they are told only
-    for topics that have only messages with a message group. For other topics they get one message of a group at a time.
+    Official clients then process all messages one at a time, whatever message group they are in. So that is asked of
+    them only for topics whose messages all have a message group. For other topics they get one message of a group at a
+    time.
     """
     if topic is not None and topic.is_lite:
         # Official clients then get one message of a lite topic at a time, and process different ones in parallel.

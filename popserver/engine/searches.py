@@ -1,10 +1,10 @@
-"""From when on a search by time has to look: what the searches of this server have seen.
+"""Lower time bounds for index scans, from what the searches of this server have seen.
 
 The index of what becomes due, or READY again, is in the order of time. On Postgres a user's open transaction keeps the
 entries of everything that was there since it began, and each search would read them from the first one on. So a search
 begins at the first row that the last one saw, or some time before that search: whatever is stored later is due later.
 
-Now and then one search looks back, two minutes or at everything, so a mistake is no more than a delay.
+Now and then one search looks back two minutes, or scans everything, so a mistake is no more than a delay.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from popserver.engine import meters
 
 Search = TypeVar("Search", bound=Hashable)
 
-# Looks back are rare, unless one was of use. One at everything costs as much as the transaction beside it is old, so
-# these take a three-thousandth of the time, and the others look back as far as a mistake is probable.
-LOOK_BACK_MS = 120_000
-LOOK_AGAIN_MS_MIN = 1_000
-LOOK_AGAIN_MS_MAX = 16_000
-PAUSE_FACTOR = 3_000  # times what the last look at everything took
+# Lookbacks are rare, unless the last one found something. The cost of a full scan grows with the age of the transaction
+# beside it, so full scans take a three-thousandth of the time; the others look back as far as a mistake is probable.
+LOOKBACK_MS = 120_000
+INTERVAL_MS_MIN = 1_000  # until the next lookback
+INTERVAL_MS_MAX = 16_000
+PAUSE_FACTOR = 3_000  # times what the last full scan took
 PAUSE_MS_MAX = 300_000
 SEARCHES_MAX = 10_000  # beyond that all are forgotten
 
@@ -30,14 +30,14 @@ SEARCHES_MAX = 10_000  # beyond that all are forgotten
 class _Seen(NamedTuple):
     from_ms: int
     at_ms: int  # of the search
-    last_lookback_ms: int  # of the last one that looked back
-    lookback_interval_ms: int  # until the next one does
-    last_full_scan_ms: int  # of the last one that looked at everything
-    pause_ms: int  # until the next one does
+    last_lookback_ms: int
+    lookback_interval_ms: int  # until the next lookback
+    last_full_scan_ms: int
+    pause_ms: int  # until the next full scan
 
 
-class _LookBack(NamedTuple):
-    is_at_all: bool
+class _Lookback(NamedTuple):
+    is_full_scan: bool
     began_s: float
 
 
@@ -51,39 +51,39 @@ class SearchedFrom(Generic[Search]):
 
     def __init__(self) -> None:
         self._seen: dict[Search, _Seen] = {}
-        self._looks_back: dict[Search, _LookBack] = {}  # those that are not done
+        self._lookbacks: dict[Search, _Lookback] = {}  # those that are not done
 
     def of(self, search: Search, now_ms: int) -> int:
-        """The time from which on a search has to look; 0: it looks at everything."""
+        """The lower time bound of a search; 0: it scans everything."""
         seen = self._seen.get(search)
         is_known = seen is not None and seen.at_ms <= now_ms < seen.last_full_scan_ms + seen.pause_ms
         if seen is not None and is_known and now_ms < seen.last_lookback_ms + seen.lookback_interval_ms:
             return seen.from_ms
-        self._looks_back[search] = _LookBack(not is_known, meters.now_s())
-        return min(seen.from_ms, now_ms - LOOK_BACK_MS) if seen is not None and is_known else 0
+        self._lookbacks[search] = _Lookback(not is_known, meters.now_s())
+        return min(seen.from_ms, now_ms - LOOKBACK_MS) if seen is not None and is_known else 0
 
     def saw(self, search: Search, first_ms: int | None, now_ms: int) -> Callable[[], None]:
         """The search, which has just ended, saw this first row; None: there is none. Returns what to call after the
         COMMIT."""
-        look = self._looks_back.pop(search, None)
-        took_ms = 0 if look is None else round(1_000 * (meters.now_s() - look.began_s))
+        lookback = self._lookbacks.pop(search, None)
+        took_ms = 0 if lookback is None else round(1_000 * (meters.now_s() - lookback.began_s))
         latest_ms = now_ms - self.slack_ms
         found_ms = latest_ms if first_ms is None else min(first_ms, latest_ms)
-        if look is None:
+        if lookback is None:
             return partial(self._remember, search, found_ms, now_ms)
-        return partial(self._remember_look, search, found_ms, now_ms, took_ms if look.is_at_all else None)
+        return partial(self._remember_lookback, search, found_ms, now_ms, took_ms if lookback.is_full_scan else None)
 
     def _remember(self, search: Search, found_ms: int, now_ms: int) -> None:
         before = self._seen.get(search)
         if before is not None:  # else it was forgotten meanwhile
             self._seen[search] = before._replace(from_ms=found_ms, at_ms=now_ms)
 
-    def _remember_look(self, search: Search, found_ms: int, now_ms: int, took_ms: int | None) -> None:
-        """`took_ms`: of a look at everything."""
+    def _remember_lookback(self, search: Search, found_ms: int, now_ms: int, took_ms: int | None) -> None:
+        """`took_ms`: of a full scan; None: it was a lookback."""
         before = self._seen.get(search)
-        lookback_interval_ms = LOOK_AGAIN_MS_MIN
+        lookback_interval_ms = INTERVAL_MS_MIN
         if before is not None and found_ms >= before.from_ms:
-            lookback_interval_ms = min(2 * before.lookback_interval_ms, LOOK_AGAIN_MS_MAX)
+            lookback_interval_ms = min(2 * before.lookback_interval_ms, INTERVAL_MS_MAX)
         if took_ms is not None:
             last_full_scan_ms, pause_ms = now_ms, min(max(PAUSE_FACTOR * took_ms, lookback_interval_ms), PAUSE_MS_MAX)
         elif before is not None:

@@ -1,7 +1,7 @@
 """Work at due times, and work that is repeated until it succeeds.
 
-A timer waits until the earliest due time in the store, and is told of earlier ones; it never polls. When the time has
-come it calls `work`, which does one step and returns the next due time, or None.
+A timer waits until the earliest due time in the store, and is set earlier if an earlier one is announced; it never
+polls. At that time it calls `work`, which does one step and returns the next due time, or None.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class DueTimer:
     async def _run(self) -> None:
         try:
             while not self._closed:
-                # Cleared before the work, so that a due time that is told during the work is kept.
+                # Cleared before the work, so that a due time that is announced during the work is kept.
                 self.due_ms = None
                 due_ms = await self._work()
                 if due_ms is not None and (self.due_ms is None or due_ms < self.due_ms):

@@ -101,8 +101,8 @@ class Phase(IntEnum):
     READ = auto()
 
 
-# Requests of these phases look for something to do. If they change nothing, they promise nothing: a consumer waits on,
-# or nothing is due. Others that change nothing answer that it is done already.
+# Requests of these phases search for something to do. If they change nothing, their answer promises nothing. Any other
+# request that changes nothing promises that an earlier transaction has done it already.
 POLLING_PHASES = frozenset(
     {
         Phase.CLAIM_CHECKS, Phase.ENQUEUE_DUE, Phase.RECEIVE, Phase.END_DUE, Phase.EXPIRE_LITE, Phase.RETAIN,
@@ -219,7 +219,7 @@ class Outdated(Exception):
 class Transaction:
     """A connection inside a transaction, its time in epoch ms, and its effects after COMMIT.
 
-    If `careful` is set, operations look for stored message ids before they insert. The first run skips that.
+    If `careful` is set, operations search for stored message ids before they insert. The first run skips that.
     """
 
     conn: Connection
@@ -237,7 +237,7 @@ class Transaction:
     invalidations: set[Invalidation] = field(default_factory=set)
     signals: set[str] = field(default_factory=set)
     # What operations remember of committed transactions, by its type. The writer forgets it with its connection: a
-    # database that has taken the place of another one may lack transactions.
+    # database that has replaced another one may lack transactions.
     memory: dict[type[Any], Any] = field(default_factory=dict)
     after_commit: list[Callable[[], None]] = field(default_factory=list)  # called in the writer's thread
     # How many bytes of bodies operations may still read: they stay in memory until they are answered.
@@ -263,7 +263,7 @@ class Transaction:
         return cast("S", found)
 
     def search_from(self, kind: type[SearchedFrom[Search]], search: Search, now_ms: int) -> int:
-        """The time from which on a search has to look; 0: SQLite's indexes have no entries of the past."""
+        """The lower time bound of a search; 0 on SQLite, whose indexes have no entries of the past."""
         return self.remembered(kind).of(search, now_ms) if self.has_other_writers else 0
 
     def finish(self, last: FinishOrder = FinishOrder.KEYED_MESSAGES) -> None:

@@ -172,9 +172,9 @@ class Writer:
         batch: list[BatchEntry] = []
         left: list[BatchEntry] = []
         size, answers = 0, 0
-        for place, entry in enumerate(self._waiting):
+        for index, entry in enumerate(self._waiting):
             if len(batch) == BATCH_REQUESTS_MAX:
-                left += self._waiting[place:]
+                left += self._waiting[index:]
                 break
             too_much = size + entry.size > BATCH_BYTES_MAX or answers + entry.answers > BATCH_ANSWERS_MAX
             if batch and too_much and (entry.size or entry.answers):
@@ -272,7 +272,7 @@ class Writer:
     ) -> None:
         """After a failed transaction."""
         if isinstance(error, RepeatedId) or (isinstance(error, IntegrityError) and not careful):
-            # A repeated message id, or probably one: the careful run looks before it inserts.
+            # A repeated message id, or probably one: the careful run searches for the ids before it inserts.
             self._run(batch, result, careful=True)
         elif isinstance(error, Outdated):
             self._run(batch, result, careful=careful, tries=tries)

@@ -97,32 +97,24 @@ def as_condition(operand: Operand) -> Condition:
 
 def any_of(operands: Sequence[Operand]) -> Condition:
     """OR: true if one operand is true; otherwise unknown if one is unknown."""
-    judges = [as_condition(each).evaluate for each in operands]
-
-    def judge(properties: Properties) -> bool | None:
-        verdict: bool | None = False
-        for each in judges:
-            said = each(properties)
-            if said:
-                return True
-            if said is None:
-                verdict = None
-        return verdict
-
-    return _condition(operands[0], judge, *operands)
+    return _decided_by(True, operands)
 
 
 def all_of(operands: Sequence[Operand]) -> Condition:
     """AND: false if one operand is false; otherwise unknown if one is unknown."""
+    return _decided_by(False, operands)
+
+
+def _decided_by(decisive: bool, operands: Sequence[Operand]) -> Condition:
     judges = [as_condition(each).evaluate for each in operands]
 
     def judge(properties: Properties) -> bool | None:
-        verdict: bool | None = True
+        verdict: bool | None = not decisive
         for each in judges:
-            said = each(properties)
-            if said is False:
-                return False
-            if said is None:
+            result = each(properties)
+            if result is decisive:
+                return decisive
+            if result is None:
                 verdict = None
         return verdict
 
@@ -131,10 +123,10 @@ def all_of(operands: Sequence[Operand]) -> Condition:
 
 def negated(at: int, operand: Operand) -> Condition:
     """NOT: unknown stays unknown."""
-    said = as_condition(operand).evaluate
+    positive = as_condition(operand).evaluate
 
     def judge(properties: Properties) -> bool | None:
-        verdict = said(properties)
+        verdict = positive(properties)
         return None if verdict is None else not verdict
 
     return Condition(at, judge, operand.depth + 1)
@@ -181,32 +173,21 @@ def not_between(operand: Operand, low: Operand, high: Operand) -> Condition:
     return any_of([order(operand, "<", low), order(operand, ">", high)])
 
 
-def is_null(operand: Operand) -> Condition:
+def is_null(operand: Operand, *, wanted: bool) -> Condition:
+    """IS NULL, and with `wanted` False IS NOT NULL."""
     read = operand.evaluate
-    return _condition(operand, lambda properties: read(properties) is None, operand)
+    return _condition(operand, lambda properties: (read(properties) is None) is wanted, operand)
 
 
-def is_not_null(operand: Operand) -> Condition:
-    read = operand.evaluate
-    return _condition(operand, lambda properties: read(properties) is not None, operand)
-
-
-def is_in(operand: Operand, texts: Sequence[str]) -> Condition:
-    read, among = _property_for_in(operand), frozenset(texts)
+def is_in(operand: Operand, texts: Sequence[str], *, wanted: bool) -> Condition:
+    """IN, and with `wanted` False NOT IN."""
+    if not isinstance(operand, Property):
+        raise FilterSyntaxError(operand.at, f"IN needs a property's name on its left, not {_what(operand)}")
+    read, among = operand.evaluate, frozenset(texts)
 
     def judge(properties: Properties) -> bool | None:
         value = read(properties)
-        return None if value is None else value in among
-
-    return _condition(operand, judge, operand)
-
-
-def is_not_in(operand: Operand, texts: Sequence[str]) -> Condition:
-    read, among = _property_for_in(operand), frozenset(texts)
-
-    def judge(properties: Properties) -> bool | None:
-        value = read(properties)
-        return None if value is None else value not in among
+        return None if value is None else (value in among) is wanted
 
     return _condition(operand, judge, operand)
 
@@ -250,12 +231,6 @@ def float_of(at: int, text: str) -> Constant:
 
 def _condition(first: Operand, judge: Judge, *parts: Operand) -> Condition:
     return Condition(first.at, judge, 1 + max(each.depth for each in parts))
-
-
-def _property_for_in(operand: Operand) -> Evaluate:
-    if not isinstance(operand, Property):
-        raise FilterSyntaxError(operand.at, f"IN needs a property's name on its left, not {_what(operand)}")
-    return operand.evaluate
 
 
 def _what(operand: Constant | Negation | Condition) -> str:

@@ -27,7 +27,7 @@ AnyOperand = TypeVar("AnyOperand", bound=Operand)
 _ORDERING = ("<", "<=", ">", ">=")
 _SEARCHING = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
-_SHOWN = 32  # characters of what is out of place
+_SHOWN = 32  # characters of an unexpected token
 _ARITHMETIC = ("+", "-")
 
 
@@ -73,9 +73,9 @@ class Grammar:
             elif self._accept("<>"):
                 left = self._built(conditions.negated(left.at, conditions.equal(left, self._comparison())))
             elif self._accept("IS"):
-                judged = conditions.is_not_null if self._accept("NOT") else conditions.is_null
+                wanted = not self._accept("NOT")
                 self._expect("NULL")
-                left = self._built(judged(left))
+                left = self._built(conditions.is_null(left, wanted=wanted))
             else:
                 return left
 
@@ -98,7 +98,7 @@ class Grammar:
             judged = conditions.between if wanted else conditions.not_between
             return judged(left, low, self._sign())
         if self._accept("IN"):
-            return (conditions.is_in if wanted else conditions.is_not_in)(left, self._texts())
+            return conditions.is_in(left, self._texts(), wanted=wanted)
         if self._is(*_SEARCHING):
             return conditions.has_text(left, self._take().text, self._text(), wanted=wanted)
         if not wanted:

@@ -88,9 +88,7 @@ class SqlFilter:
 
     def verdict(self, tag: str | None, properties: Mapping[str, str | None]) -> bool | None:
         """The same as `matches`, but None if a property does not have the type that the expression needs."""
-        seen = properties
-        if TAG_PROPERTY in self.reads:
-            seen = {**properties, TAG_PROPERTY: tag}
+        seen = {**properties, TAG_PROPERTY: tag} if TAG_PROPERTY in self.reads else properties
         try:
             return self.judge(seen) is True
         except Incomparable:
@@ -104,7 +102,7 @@ def size_of(expression: str) -> int:
 
 @cached(size=size_of)
 def parse(expression: str) -> SqlFilter:
-    """Parse a SQL expression. Raises `IllegalFilterExpression`, with the place of the error.
+    """Parse a SQL expression. Raises `IllegalFilterExpression`, with the position of the error.
 
     Limits: 16 Ki characters, 1,024 operands and operators, and 64 levels of nesting.
     """
@@ -115,6 +113,6 @@ def parse(expression: str) -> SqlFilter:
     try:
         grammar = Grammar(expression)
         judge = grammar.condition().evaluate
-    except FilterSyntaxError as flaw:
-        raise IllegalFilterExpression(flaw.told(expression)) from None
+    except FilterSyntaxError as error:
+        raise IllegalFilterExpression(error.located(expression)) from None
     return SqlFilter(expression, grammar.reads, grammar.size, judge)

@@ -67,9 +67,9 @@ def difference(one: Subscription, other: Subscription) -> tuple[str, str]:
 
 
 def _about(given: Subscription, topics: set[Resource]) -> str:
-    told = [str(each) for each in given.filters if each.topic in topics]
+    shown = [str(each) for each in given.filters if each.topic in topics]
     nothing = sorted(f"nothing of topic '{topic}'" for topic in topics - {each.topic for each in given.filters})
-    return ", ".join([*told, *nothing]) or f"{given.more} more topics"
+    return ", ".join([*shown, *nothing]) or f"{given.more} more topics"
 
 
 def shown_filter(topic: Resource, wanted: Filter) -> TopicFilter:

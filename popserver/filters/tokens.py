@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
-KEYWORDS = frozenset(
-    "NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH".split(),
-)
+KEYWORDS = frozenset("NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH".split())
 
 
 class TokenKind(Enum):
@@ -97,7 +95,7 @@ _UNKNOWN_CHARACTERS = {
 }
 
 
-EXCERPT_CHARACTERS = 24  # on each side of the place
+EXCERPT_CHARACTERS = 24  # on each side of the error
 
 
 class FilterSyntaxError(Exception):
@@ -108,8 +106,8 @@ class FilterSyntaxError(Exception):
         self.at = at
         self.sentence = sentence
 
-    def told(self, expression: str) -> str:
-        """The sentence with line and column (from 1), and an excerpt with ^ before the place."""
+    def located(self, expression: str) -> str:
+        """The sentence with line and column (from 1), and an excerpt with ^ before the error."""
         before = expression[: self.at]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
         return (

@@ -174,27 +174,27 @@ class QueueLocks:
         Raises `BadRequest` for a group in mode POP and for a queue that does not exist, `ConsumerGroupNotFound` and
         `TopicNotFound`. Then no queue is locked.
         """
-        places = await self._places(queues)
+        by_name = await self._queues(queues)
         group = await self._catalog.group(group_name)
         await self._catalog.set_group_mode(group, Mode.PULL)
-        locked = set(await self._writer.submit(locks.Lock(group, client_id, list(places.values()))))
-        return [name for name, place in places.items() if place in locked]
+        locked = set(await self._writer.submit(locks.Lock(group, client_id, list(by_name.values()))))
+        return [name for name, queue in by_name.items() if queue in locked]
 
     async def unlock(self, group_name: Resource, client_id: str, queues: Sequence[QueueName]) -> None:
         """Free the queues that the client has locked. Raises as `lock` does, except for the group's mode."""
-        places = await self._places(queues)
+        by_name = await self._queues(queues)
         group = await self._catalog.group(group_name)
-        await self._writer.submit(locks.Unlock(group, client_id, list(places.values())))
+        await self._writer.submit(locks.Unlock(group, client_id, list(by_name.values())))
 
-    async def _places(self, queues: Sequence[QueueName]) -> dict[QueueName, MessageQueue]:
+    async def _queues(self, queues: Sequence[QueueName]) -> dict[QueueName, MessageQueue]:
         """Each queue once. Unlike a receive, a lock does not create a missing topic."""
-        places: dict[QueueName, MessageQueue] = {}
+        found: dict[QueueName, MessageQueue] = {}
         for name in queues:
             topic = await self._catalog.known_topic(name.topic)
             if topic is None:
                 raise lookup.topic_not_found(name.topic)
-            places[name] = queue_numbered(topic, name.number)
-        return places
+            found[name] = queue_numbered(topic, name.number)
+        return found
 
 
 class MemberRefresh:

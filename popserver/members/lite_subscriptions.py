@@ -151,7 +151,7 @@ def longest_silent_ms(conn: Connection) -> int | None:
 
 
 def changed(kind: str, key: PollKey) -> Invalidation:
-    """What tells the servers of a change of the client's lite topics."""
+    """The notice to all servers that the client's lite topics have changed."""
     return Invalidation(kind, f"{key.group_id}/{key.topic_id}", key.client_id)
 
 

@@ -53,7 +53,7 @@ class Unlock(Request[None]):
         return (Locks(LockOrder.QUEUE_LOCKS, _lock_groups, (self.group.group_id,)),)
 
 
-_Place = tuple[int, int]  # group id, queue id
+_QueueKey = tuple[int, int]  # group id, queue id
 
 
 @carries_out(Lock)
@@ -63,16 +63,16 @@ def lock(tx: Transaction, requests: Sequence[Lock]) -> list[list[MessageQueue] |
     Requests for the same queue run one after the other. Each statement takes its rows in one order, and a later
     statement touches only rows that an earlier one has locked.
     """
-    taken: list[set[_Place]] = [set() for _ in requests]
+    taken: list[set[_QueueKey]] = [set() for _ in requests]
     for turn in _turns(requests):
-        names = {place: (*place, requests[index].client_id) for place, index in turn.items()}
-        for step in in_steps([names[place] for place in sorted(turn)]):
+        names = {key: (*key, requests[index].client_id) for key, index in turn.items()}
+        for step in in_steps([names[key] for key in sorted(turn)]):
             for row in tx.conn.execute(_TAKE.of(tx.conn), _parameters(tx, step)):
-                place = (row.group_id, row.queue_id)
-                taken[turn[place]].add(place)
+                key = (row.group_id, row.queue_id)
+                taken[turn[key]].add(key)
     return [
-        [each for each in request.queues if (request.group.group_id, each.queue_id) in places]
-        for request, places in zip(requests, taken, strict=True)
+        [each for each in request.queues if (request.group.group_id, each.queue_id) in keys]
+        for request, keys in zip(requests, taken, strict=True)
     ]
 
 
@@ -82,7 +82,7 @@ def unlock(tx: Transaction, requests: Sequence[Unlock]) -> list[PopError | None]
 
     Runs before `lock` in a transaction, so that it cannot free a lock that the client takes again in the same batch.
     """
-    rows = sorted({(each.group.group_id, place.queue_id, each.client_id) for each in requests for place in each.queues})
+    rows = sorted({(each.group.group_id, queue.queue_id, each.client_id) for each in requests for queue in each.queues})
     for step in in_steps(rows):
         tx.conn.execute(_GIVE_UP, {"locks": encode_rows(step)})
     return [None] * len(requests)
@@ -124,17 +124,17 @@ def turn_back(conn: Connection, now_ms: int, by_ms: int) -> None:
     conn.execute(_TURN_BACK, {"now_ms": now_ms, "by_ms": by_ms})
 
 
-def _turns(requests: Sequence[Lock]) -> list[dict[_Place, int]]:
+def _turns(requests: Sequence[Lock]) -> list[dict[_QueueKey, int]]:
     """The requests' indexes by queue. Each turn has at most one request for a queue, in the order of arrival."""
-    turns: list[dict[_Place, int]] = []
-    asked: dict[_Place, int] = {}
+    turns: list[dict[_QueueKey, int]] = []
+    asked: dict[_QueueKey, int] = {}
     for index, request in enumerate(requests):
-        for place in {(request.group.group_id, each.queue_id) for each in request.queues}:
-            turn = asked.get(place, 0)
-            asked[place] = turn + 1
+        for key in {(request.group.group_id, each.queue_id) for each in request.queues}:
+            turn = asked.get(key, 0)
+            asked[key] = turn + 1
             if turn == len(turns):
                 turns.append({})
-            turns[turn][place] = index
+            turns[turn][key] = index
     return turns
 
 

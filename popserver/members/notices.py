@@ -1,4 +1,4 @@
-"""Tells members that their group has changed: its members, or its progress by an operator (requirement J6).
+"""Notifies members that their group has changed: its members, or its progress by an operator (requirement J6).
 
 Members get two numbers that are read from the store. A stream that has these numbers already gets nothing, so several
 changes at once cause one message. A group is notified at most every 200 ms, because its members then ask for the whole

@@ -64,10 +64,10 @@ def averagely(client_id: str, queues: Sequence[Q], client_ids: Sequence[str]) ->
     """
     if client_id not in client_ids:
         return []
-    place = client_ids.index(client_id)
+    rank = client_ids.index(client_id)
     size, longer = divmod(len(queues), len(client_ids))
-    start = place * size + min(place, longer)
-    return list(queues[start : start + size + (place < longer)])
+    start = rank * size + min(rank, longer)
+    return list(queues[start : start + size + (rank < longer)])
 
 
 def idle(members: Sequence[Member], topics: Sequence[Topic]) -> list[str]:

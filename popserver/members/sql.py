@@ -79,7 +79,7 @@ class _MemberRow(NamedTuple):
     joined_at_ms: int
 
 
-_Place = tuple[int, str]  # group id, client id
+_MemberKey = tuple[int, str]  # group id, client id
 
 
 def notify_reset(tx: Transaction, group: Resource) -> None:
@@ -90,15 +90,15 @@ def notify_reset(tx: Transaction, group: Resource) -> None:
 @carries_out(JoinGroup, LeaveGroup)
 def attend(tx: Transaction, requests: Sequence[JoinGroup | LeaveGroup]) -> list[PopError | None]:
     """Carry out joins and leaves in order. All rows are locked first, in one order."""
-    places = sorted({_place(each) for each in requests})
+    keys = sorted({_key(each) for each in requests})
     there = modes(tx.conn, {each.group.group_id for each in requests})
-    before = _rows(tx.conn, places)
+    before = _rows(tx.conn, keys)
     after = dict(before)
-    others = _bytes_of_others(tx.conn, there, places)
+    others = _bytes_of_others(tx.conn, there, keys)
     answers = [_carry_out(each, after, others) for each in requests]
     _write(tx, before, after)
-    seen_anew = {place for place in places if not _are_alike(before.get(place), after.get(place))}
-    for name in {each.group.name for each in requests if _place(each) in seen_anew}:
+    seen_anew = {key for key in keys if not _are_alike(before.get(key), after.get(key))}
+    for name in {each.group.name for each in requests if _key(each) in seen_anew}:
         tx.invalidate(Invalidation(MEMBERS, *name))
     return answers
 
@@ -141,7 +141,7 @@ def listed(conn: Connection, name: Resource) -> tuple[Group, set[str]] | None:
 
 
 def group_view_of(conn: Connection, name: Resource) -> GroupView | None:
-    """The numbers that tell members about changes of the group; None if the group does not exist."""
+    """The numbers by which members notice changes of the group; None if the group does not exist."""
     found = find_group(conn, name)
     if found is None:
         return None
@@ -152,40 +152,40 @@ def group_view_of(conn: Connection, name: Resource) -> GroupView | None:
     return GroupView(zlib.crc32(json.dumps([found.group_id, seen]).encode()), resets)
 
 
-def _place(request: JoinGroup | LeaveGroup) -> _Place:
+def _key(request: JoinGroup | LeaveGroup) -> _MemberKey:
     return request.group.group_id, request.client_id
 
 
-def _rows(conn: Connection, places: Sequence[_Place]) -> dict[_Place, _StoredMember]:
-    found = conn.execute(_LOCK, {"places": encode_rows(places)})
+def _rows(conn: Connection, keys: Sequence[_MemberKey]) -> dict[_MemberKey, _StoredMember]:
+    found = conn.execute(_LOCK, {"places": encode_rows(keys)})
     return {(row.group_id, row.client_id): _StoredMember(row.server_id, row.model, row.subscription) for row in found}
 
 
-def _bytes_of_others(conn: Connection, there: Collection[int], places: Sequence[_Place]) -> dict[int, int]:
-    """How many characters the members of each existing group have, without those in `places`."""
-    names = {"groups": encode_column(sorted(there)), "places": encode_rows(places)}
+def _bytes_of_others(conn: Connection, there: Collection[int], keys: Sequence[_MemberKey]) -> dict[int, int]:
+    """How many characters the members of each existing group have, without those with these `keys`."""
+    names = {"groups": encode_column(sorted(there)), "places": encode_rows(keys)}
     return dict.fromkeys(there, 0) | {row.group_id: int(row.size) for row in conn.execute(_BYTES, names)}
 
 
 def _carry_out(
-    request: JoinGroup | LeaveGroup, rows: dict[_Place, _StoredMember], others: Mapping[int, int]
+    request: JoinGroup | LeaveGroup, rows: dict[_MemberKey, _StoredMember], others: Mapping[int, int]
 ) -> PopError | None:
     """`others`: for each existing group, how many characters its members outside of `rows` have."""
-    place = _place(request)
+    key = _key(request)
     if isinstance(request, JoinGroup):
         if request.group.group_id not in others:
             return group_not_found(request.group.name)
         new = _StoredMember(request.server_id, request.model.value, _packed(request.filters))
-        among = {each: row for each, row in rows.items() if each[0] == place[0]} | {place: new}
-        size = others[place[0]] + sum(len(each[1]) + len(row.subscription) for each, row in among.items())
+        among = {each: row for each, row in rows.items() if each[0] == key[0]} | {key: new}
+        size = others[key[0]] + sum(len(each[1]) + len(row.subscription) for each, row in among.items())
         if size > MEMBERS_BYTES_MAX:
             return TooManyRequests(
                 f"with client '{request.client_id}' the subscriptions of group '{request.group.name}' have {size}"
                 f" characters, at most {MEMBERS_BYTES_MAX} are allowed; use shorter filters, or fewer consumers"
             )
-        rows[place] = new
-    elif place in rows and rows[place].server_id == request.server_id:
-        del rows[place]
+        rows[key] = new
+    elif key in rows and rows[key].server_id == request.server_id:
+        del rows[key]
     return None
 
 
@@ -193,14 +193,12 @@ def _are_alike(one: _StoredMember | None, other: _StoredMember | None) -> bool:
     return one is other or (one is not None and other is not None and one.is_like(other))
 
 
-def _write(tx: Transaction, before: dict[_Place, _StoredMember], after: dict[_Place, _StoredMember]) -> None:
+def _write(tx: Transaction, before: dict[_MemberKey, _StoredMember], after: dict[_MemberKey, _StoredMember]) -> None:
     if ended := sorted(before.keys() - after.keys()):
         tx.conn.execute(_REMOVE, {"places": encode_rows(ended)})
-    if changed := sorted(
-        (*place, *after[place]) for place in before.keys() & after.keys() if before[place] != after[place]
-    ):
+    if changed := sorted((*key, *after[key]) for key in before.keys() & after.keys() if before[key] != after[key]):
         tx.conn.execute(_CHANGE, {"rows": encode_rows(changed)})
-    if begun := sorted((*place, *after[place]) for place in after.keys() - before.keys()):
+    if begun := sorted((*key, *after[key]) for key in after.keys() - before.keys()):
         tx.conn.execute(_INSERT, {"rows": encode_rows(begun), "now_ms": tx.now_ms})
 
 

@@ -25,7 +25,7 @@ class LruCache(Generic[K, V]):
         return len(self._kept)
 
     def __repr__(self) -> str:
-        return f"<Remembered {len(self)} of {self.size} bytes>"
+        return f"<LruCache {len(self)} of {self.size} bytes>"
 
     def get(self, key: K) -> V | None:
         """The value; None if it is not in the cache."""

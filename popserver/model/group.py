@@ -123,13 +123,6 @@ def check_interval(interval_ms: int) -> None:
 
 
 HistoryLevel.NONE.kept = ()
-HistoryLevel.ERRORS.kept = (
-    Event.RELEASE,
-    Event.RETRY,
-    Event.EXHAUST,
-    Event.FORWARD_TO_DLQ,
-    Event.REDRIVE,
-    Event.RESET,
-    Event.SKIP,
-)
+_FAILURES = Event.RELEASE, Event.RETRY, Event.EXHAUST, Event.FORWARD_TO_DLQ
+HistoryLevel.ERRORS.kept = (*_FAILURES, Event.REDRIVE, Event.RESET, Event.SKIP)
 HistoryLevel.ALL.kept = tuple(Event)

@@ -75,7 +75,7 @@ class Message(NamedTuple):
 
 
 class StoredMessage(NamedTuple):
-    """A message with its place in the store."""
+    """A message with its queue and offset."""
 
     message: Message
     message_key: int

@@ -18,26 +18,11 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 
 MAX_ATTEMPTS_DEFAULT = 17
+_FROM_A_MINUTE_MS = tuple(minutes * MINUTE_MS for minutes in (*range(1, 11), 20, 30, 60, 120))
 # Requirement L5: 10 s, 30 s, 1…10 min by 1, 20 min, 30 min, 1 h, 2 h; the last one repeats.
-RETRY_LADDER_MS: tuple[int, ...] = (
-    10 * SECOND_MS,
-    30 * SECOND_MS,
-    *(minutes * MINUTE_MS for minutes in range(1, 11)),
-    20 * MINUTE_MS,
-    30 * MINUTE_MS,
-    1 * HOUR_MS,
-    2 * HOUR_MS,
-)
-
-# RocketMQ's delay levels, from 1 on, which a member may choose in place of the ladder (requirement E15).
-DELAY_LEVELS_MS: tuple[int, ...] = (
-    *(seconds * SECOND_MS for seconds in (1, 5, 10, 30)),
-    *(minutes * MINUTE_MS for minutes in range(1, 11)),
-    20 * MINUTE_MS,
-    30 * MINUTE_MS,
-    1 * HOUR_MS,
-    2 * HOUR_MS,
-)
+RETRY_LADDER_MS: tuple[int, ...] = (10 * SECOND_MS, 30 * SECOND_MS, *_FROM_A_MINUTE_MS)
+# RocketMQ's delay levels, from 1 on, which a member may choose instead of the ladder (requirement E15).
+DELAY_LEVELS_MS: tuple[int, ...] = (*(seconds * SECOND_MS for seconds in (1, 5, 10, 30)), *_FROM_A_MINUTE_MS)
 
 FIFO_INTERVAL_MS = 3 * SECOND_MS  # for messages of a message group, the same for every attempt (requirement L6)
 ORPHAN_DELAY_MS = 1 * SECOND_MS  # then the messages of a gone client are READY (protocol 5.1, requirement L11)

@@ -1,6 +1,6 @@
 """The states and events of a delivery, which is one message's life in one consumer group.
 
-`TRANSITIONS` is the only place that says what may happen. Each event leads to exactly one state, from every state in
+`TRANSITIONS` alone defines what may happen. Each event leads to exactly one state, from every state in
 which it may happen. If there is a choice (retry or dead letter?), pure code decides *which event happened*
 (`model.retry`), and this table decides the state. The conditions of SQL statements, the CHECK constraints, the views,
 the grid test and the diagram in docs/lifecycle.md are made from it.
@@ -36,13 +36,7 @@ class State(StrEnum):
 SHOWN_AS = {State.ACKED_PROVISIONALLY: State.READY, State.ACKED_IN_TRANSACTION: State.INFLIGHT}
 SHOWN = tuple(state for state in State if state not in SHOWN_AS)
 # The states that have a row; the other states are derived.
-STORED = (
-    State.READY,
-    State.INFLIGHT,
-    State.WAITING_RETRY,
-    State.ACKED_PROVISIONALLY,
-    State.ACKED_IN_TRANSACTION,
-)
+STORED = tuple(state for state in State if state not in (State.COMMIT, State.DLQ))
 # These states end at a time, or as soon as the server sees them. The others last until a client or an operator acts.
 TIMED = frozenset({State.INFLIGHT, State.WAITING_RETRY, State.ACKED_IN_TRANSACTION})
 # The consumer has acked the message, but its message group is not ready for that.

@@ -22,8 +22,8 @@ def span(ms: int) -> str:
 def apart(at_ms: int, now_ms: int) -> str:
     """Such as `in 10 s` or `2 days ago`; with milliseconds only below 2 s."""
     distance_ms = abs(at_ms - now_ms)
-    said = span(distance_ms if distance_ms < 2 * SECOND_MS else distance_ms - distance_ms % SECOND_MS)
-    return f"in {said}" if at_ms > now_ms else f"{said} ago"
+    text = span(distance_ms if distance_ms < 2 * SECOND_MS else distance_ms - distance_ms % SECOND_MS)
+    return f"in {text}" if at_ms > now_ms else f"{text} ago"
 
 
 def _counted(ms: int) -> list[tuple[str, int]]:

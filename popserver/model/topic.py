@@ -125,7 +125,7 @@ def queue_of_priority(topic: Topic, priority: int | None) -> MessageQueue:
 
 
 def message_key(queue_id: int, offset: int) -> int:
-    """A message's place as one integer: the queue id in the high bits, the offset in the low 40 bits."""
+    """A message's queue and offset as one integer: the queue id in the high bits, the offset in the low 40 bits."""
     return queue_id << OFFSET_BITS | offset
 
 

@@ -36,12 +36,12 @@ class Commit(Request[list[Committed]]):
     offsets: Sequence[QueueOffset]
     begins: bool = False
 
-    def places(self) -> Iterator[GroupQueueKey]:
+    def progress_keys(self) -> Iterator[GroupQueueKey]:
         return (GroupQueueKey(self.group.group_id, each.queue.queue_id) for each in self.offsets)
 
     def locks(self) -> Iterable[Locks]:
-        places = locks_of(self.places())
-        return places if self.group.mode is not None else (*places, CATALOG_LOCK)
+        locks = locks_of(self.progress_keys())
+        return locks if self.group.mode is not None else (*locks, CATALOG_LOCK)
 
 
 @carries_out(Commit)
@@ -49,29 +49,29 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
     """Let progress grow. Each offset has its own outcome. A group that consumes message by message is refused."""
     denied = refusals(tx.conn, {each.group for each in requests})
     good = [each for each in requests if each.group not in denied]
-    places = sorted({place for each in good for place in each.places()})
-    # Rows that were made after the transaction locked its places are locked too.
-    before = {place: QueueProgress(*each) for place, each in progress.lock_reading(tx, places).items()}
+    keys = sorted({key for each in good for key in each.progress_keys()})
+    # Rows that were inserted after the transaction locked its keys are locked too.
+    before = {key: QueueProgress(*each) for key, each in progress.lock_reading(tx, keys).items()}
     # After the lock, so that the ends include all messages that the members have seen.
-    ends = queue_offsets.ends(tx.conn, {place.queue_id for place in places})
+    ends = queue_offsets.ends(tx.conn, {key.queue_id for key in keys})
     now = dict(before)
-    judged = [[_judge(offset, place, now, ends, begins=each.begins) for offset, place in _pairs(each)] for each in good]
+    judged = [[_judge(offset, key, now, ends, begins=each.begins) for offset, key in _pairs(each)] for each in good]
     _write(tx, before, now)
     accepted = {each.group for said, each in zip(judged, good, strict=True) if None in said}
     catalog_groups.set_modes(tx, accepted, Mode.PULL)
     outcomes = iter(
-        [Committed(refusal, now.get(place, NO_PROGRESS)) for refusal, place in zip(said, each.places(), strict=True)]
+        [Committed(refusal, now.get(key, NO_PROGRESS)) for refusal, key in zip(said, each.progress_keys(), strict=True)]
         for said, each in zip(judged, good, strict=True)
     )
     return [denied[each.group] if each.group in denied else next(outcomes) for each in requests]
 
 
-def fetch(conn: Connection, group: Group, places: Sequence[MessageQueue]) -> list[QueueProgress]:
+def fetch(conn: Connection, group: Group, queues: Sequence[MessageQueue]) -> list[QueueProgress]:
     """The group's progress in each queue. Raises a `PopError` if the group is gone or consumes message by message."""
     for refusal in refusals(conn, {group}).values():
         raise refusal
-    read = progress.of_queues(conn, group.group_id, (each.queue_id for each in places))
-    return [QueueProgress(*read[each.queue_id]) if each.queue_id in read else NO_PROGRESS for each in places]
+    read = progress.of_queues(conn, group.group_id, (each.queue_id for each in queues))
+    return [QueueProgress(*read[each.queue_id]) if each.queue_id in read else NO_PROGRESS for each in queues]
 
 
 def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopError]:
@@ -83,22 +83,22 @@ def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopErro
 
 
 def _pairs(request: Commit) -> Iterable[tuple[QueueOffset, GroupQueueKey]]:
-    return zip(request.offsets, request.places(), strict=True)
+    return zip(request.offsets, request.progress_keys(), strict=True)
 
 
 def _judge(
     request: QueueOffset,
-    place: GroupQueueKey,
+    key: GroupQueueKey,
     now: dict[GroupQueueKey, QueueProgress],
     ends: dict[int, Ends],
     *,
     begins: bool,
 ) -> PopError | None:
     """Move `now` to the offset, or return why the offset is refused."""
-    stored = now.get(place, NO_PROGRESS)
-    if place.queue_id not in ends:
+    stored = now.get(key, NO_PROGRESS)
+    if key.queue_id not in ends:
         return topic_not_found(request.topic.name)
-    end_offset = ends[place.queue_id].end_offset
+    end_offset = ends[key.queue_id].end_offset
     named = f"queue {request.queue.number} of topic '{request.topic.name}'"
     if not 0 <= request.offset <= end_offset:
         return IllegalOffset(
@@ -106,19 +106,18 @@ def _judge(
         )
     if request.resets is not None and request.resets < stored.resets:
         return TooLate(
-            f"offset {request.offset} of {named} was read after reset {request.resets},"
-            f" but reset {stored.resets} came later;"
-            f" continue at {stored.offset}"
+            f"offset {request.offset} of {named} was read after reset {request.resets}, but reset {stored.resets} came"
+            f" later; continue at {stored.offset}"
         )
-    if request.offset > stored.offset and not (begins and place in now):
-        now[place] = QueueProgress(request.offset, stored.resets)
+    if request.offset > stored.offset and not (begins and key in now):
+        now[key] = QueueProgress(request.offset, stored.resets)
     return None
 
 
 def _write(
     tx: Transaction, before: dict[GroupQueueKey, QueueProgress], now: dict[GroupQueueKey, QueueProgress]
 ) -> None:
-    moved = [place for place in sorted(now) if place in before and now[place] != before[place]]
-    progress.grow(tx.conn, [(*place, now[place].offset) for place in moved])
-    new = [place for place in sorted(now) if place not in before]
-    progress.begin(tx.conn, [(*place, now[place].offset, now[place].resets) for place in new])
+    moved = [key for key in sorted(now) if key in before and now[key] != before[key]]
+    progress.grow(tx.conn, [(*key, now[key].offset) for key in moved])
+    new = [key for key in sorted(now) if key not in before]
+    progress.begin(tx.conn, [(*key, now[key].offset, now[key].resets) for key in new])

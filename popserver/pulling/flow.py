@@ -34,10 +34,9 @@ from popserver.model.message import StoredMessage
 from popserver.model.names import RETRY_PREFIX, Resource, check_topic, owner_of
 from popserver.model.retry import check_delay_level
 from popserver.model.topic import OFFSET_BITS, QueueName, Topic, queue_numbered
-from popserver.pulling import read as pulling_read
 from popserver.pulling.offsets import Offsets
 from popserver.pulling.parked import ParkedPulls
-from popserver.pulling.read import QueueRead
+from popserver.pulling.read import QueueRead, read_queues
 from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullStatus, QueueOffset, check_generation
 from popserver.pulling.send_back import SendBack
 
@@ -116,30 +115,26 @@ class Pulls:
         """
         check_topic(request.topic)  # first, because a refused pull creates no group
         since = self._waits.changes
-        group, topic = (
-            await self._catalog.group(request.group),
-            await self._catalog.topic(request.topic, request.generation),
-        )
+        group = await self._catalog.group(request.group)
+        topic = await self._catalog.topic(request.topic, request.generation)
         if request.generation not in (0, topic.generation):
             return await self._recreated(topic, request.queue_number)
-        place = queue_numbered(topic, request.queue_number)
+        queue = queue_numbered(topic, request.queue_number)
         unsure_of = None if request.generation else group.group_id
         batch_size = min(request.batch_size, BATCH_SIZE_MAX)
-        queue_read = pulling_read.QueueRead(
-            topic, place, request.offset, batch_size, request.wanted, unsure_of, request.max_bytes
-        )
+        queue_read = QueueRead(topic, queue, request.offset, batch_size, request.wanted, unsure_of, request.max_bytes)
         with self._filters.held(request.wanted):
             held = self._read_or_park(group, queue_read, self._until_ms(request), since)
             if request.commit_offset is None:
                 return await held
             along = self._offsets.commit_with_pull(
-                group, QueueOffset(topic, place, request.commit_offset, request.resets)
+                group, QueueOffset(topic, queue, request.commit_offset, request.resets)
             )
             pulled, _ = await asyncio.gather(held, along)
             return pulled
 
     def on_new_topic(self, name: Resource) -> None:
-        """A topic was created: pulls that wait for an earlier topic of this name look again."""
+        """A topic was created: pulls that wait for an earlier topic of this name read again."""
         self._new_topics += 1
         for topic_id in self._parked_at.get(name, ()):
             self.parked.wake(topic_id)
@@ -155,7 +150,7 @@ class Pulls:
             return request.until_ms
         return min(request.until_ms, self._clock.now_ms() + self._held_ms_max)
 
-    async def _read_or_park(self, group: Group, request: pulling_read.QueueRead, until_ms: int, since: int) -> Pulled:
+    async def _read_or_park(self, group: Group, request: QueueRead, until_ms: int, since: int) -> Pulled:
         key, asked_offset = PollKey(group.group_id, request.topic.topic_id), request.offset
         # Not of its topic: if that is deleted, another one may come, and ends the wait (`on_new_topic`).
         of_group = (GROUP, group.name)
@@ -211,7 +206,7 @@ class Pulls:
         return now is not None and now.group_id == group.group_id and now.mode is not Mode.POP
 
     def _count(self, key: PollKey, messages: Sequence[StoredMessage]) -> None:
-        """Count messages that are handed out now; the server does not know which of them are retries."""
+        """Count messages that are sent now. Which of them are retries is unknown."""
         now_ms, counted = self._clock.now_ms(), self._delivered[key.group_id, key.topic_id]
         delays, limits = counted.delays.counts, counted.delays.limits
         for each in messages:
@@ -220,7 +215,7 @@ class Pulls:
             counted.delays.total += delay_ms
             counted.bytes += len(each.message.body)
 
-    async def _park(self, key: PollKey, request: pulling_read.QueueRead, wake_number: int, until_ms: int) -> bool:
+    async def _park(self, key: PollKey, request: QueueRead, wake_number: int, until_ms: int) -> bool:
         name = request.topic.name
         of_name = self._parked_at.setdefault(name, Counter())
         of_name[key.topic_id] += 1
@@ -233,7 +228,7 @@ class Pulls:
             if not of_name and self._parked_at.get(name) is of_name:
                 del self._parked_at[name]
 
-    async def _read(self, group: Group, request: pulling_read.QueueRead) -> Pulled:
+    async def _read(self, group: Group, request: QueueRead) -> Pulled:
         started_ms = self._clock.now_ms()
         pulled = await self._batcher.read(request)
         cost_ms = self._clock.now_ms() - started_ms
@@ -251,7 +246,7 @@ class Pulls:
         ends = await self._reader.look_up(lambda conn: queue_offsets.ends_of_topic(conn, topic_id))
         return {each.queue_id: each.end_offset for each in ends}
 
-    def _check_room(self, key: PollKey, group: Group, request: pulling_read.QueueRead) -> None:
+    def _check_room(self, key: PollKey, group: Group, request: QueueRead) -> None:
         if not self.parked.has_room(key):
             raise TooManyRequests(
                 f"{self.parked.count} pulls are waiting, too many for group '{group.name}' on topic"
@@ -309,7 +304,7 @@ class PullBatcher:
     async def _read_batch(self, batch: Sequence[_WaitingPull]) -> None:
         found: Sequence[Pulled | BaseException]
         try:
-            found = await self._reader.look_up(partial(pulling_read.read_queues, pulls=[each.pull for each in batch]))
+            found = await self._reader.look_up(partial(read_queues, pulls=[each.pull for each in batch]))
         except Exception as error:  # noqa: BLE001 - the waiting calls get it
             found = [error] * len(batch)
         for each, outcome in zip(batch, found, strict=True):
@@ -341,7 +336,7 @@ def _cost_of_filter(wanted: Filter) -> int:
 
 
 class HandedBack(NamedTuple):
-    """A message as it was pulled; for a retry message its place in `%RETRY%<group>`.
+    """A message as it was pulled; for a retry message its queue and offset in `%RETRY%<group>`.
 
     `delay_level`: 0 uses the group's intervals, 1 to 18 the delay table; a negative one makes a dead letter.
     `failures_max`: the member's own limit; without it, or if it is negative, it is the group's max attempts minus one.
@@ -377,11 +372,11 @@ class SendBacks:
         if topic is None:
             raise lookup.topic_not_found(name)
         check_generation(topic, failed.queue.generation)
-        place = queue_numbered(topic, failed.queue.number)
+        queue = queue_numbered(topic, failed.queue.number)
         if not 0 <= failed.offset < 1 << OFFSET_BITS:
             raise MessageNotFound(f"a queue cannot have offset {failed.offset}; send the offset that was pulled")
         group = await self._catalog.group(group_name)
-        request = SendBack(group, topic, place, failed.offset, client_id, failed.delay_level, failed.failures_max)
+        request = SendBack(group, topic, queue, failed.offset, client_id, failed.delay_level, failed.failures_max)
         is_dead_letter = await self._writer.submit(request)
         self._catalog.has_been_used(group)
         return is_dead_letter

@@ -62,8 +62,8 @@ class Offsets:
     async def commit_with_pull(self, group: Group, request: QueueOffset) -> None:
         """Commit the offset that a pull carries. A refusal or failure does not affect the pull; the next pull repeats
         the commit. An offset that was committed before costs nothing."""
-        place, offset = (group.group_id, request.queue.queue_id), (request.offset, request.resets)
-        if self._rode_along.get(place) == offset:
+        key, offset = (group.group_id, request.queue.queue_id), (request.offset, request.resets)
+        if self._rode_along.get(key) == offset:
             return
         with suppress(PopError):
             (done,) = await self._commit(group, [request])
@@ -71,26 +71,26 @@ class Offsets:
                 return
             if len(self._rode_along) >= KEPT_MAX:
                 self._rode_along.clear()
-            self._rode_along[place] = offset
+            self._rode_along[key] = offset
 
     async def fetch(self, group_name: Resource, queues: Sequence[QueueName]) -> list[QueueProgress]:
         """The group's progress in each queue. Raises a `PopError` for the first queue that does not exist."""
         found = [await self._queue(each) for each in queues]
         group = await self._catalog.group(group_name)
         stored = await self._reader.look_up(
-            lambda conn: pulling_commit.fetch(conn, group, [place for _, place in found])
+            lambda conn: pulling_commit.fetch(conn, group, [queue for _, queue in found])
         )
         return [each._replace(generation=topic.generation) for each, (topic, _) in zip(stored, found, strict=True)]
 
     async def ends(self, name: QueueName) -> Ends:
         """Where the queue begins and ends."""
-        topic, place = await self._queue(name)
-        return await self._reader.look_up(lambda conn: read.ends_of(conn, topic, place))
+        topic, queue = await self._queue(name)
+        return await self._reader.look_up(lambda conn: read.ends_of(conn, topic, queue))
 
     async def at(self, name: QueueName, at_ms: int) -> int:
         """The offset of the first message stored at or after that time (epoch ms); the queue's end if there is none."""
-        topic, place = await self._queue(name)
-        return await self._reader.read(lambda conn: seek.offset_at(conn, topic, place, at_ms))
+        topic, queue = await self._queue(name)
+        return await self._reader.read(lambda conn: seek.offset_at(conn, topic, queue, at_ms))
 
     async def _commit(self, group: Group, requests: Sequence[QueueOffset], *, begins: bool = False) -> list[Committed]:
         done = await self._writer.submit(pulling_commit.Commit(group, requests, begins))

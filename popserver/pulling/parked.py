@@ -93,7 +93,7 @@ class ParkedPulls:
         if self._wake_number(key.topic_id) != wake_number:
             self.wake(key.topic_id)
         if self._beat is None:
-            self._beat = self._clock.call_at(self._clock.now_ms() + self._beat_ms, self._look_again)
+            self._beat = self._clock.call_at(self._clock.now_ms() + self._beat_ms, self._wake_on_beat)
         alarm = self._clock.call_when_patience_ends(until_ms, lambda: _end_wait(parked, woken=False))
         try:
             return await parked.woken
@@ -101,15 +101,17 @@ class ParkedPulls:
             alarm.cancel()
             self._remove(key, queue_id, parked)
 
-    def wake(self, topic_id: int, *, is_told: bool = True) -> None:
-        """A queue of the topic may have grown. `is_told`: by a notification; else a failed read ends no wait."""
+    def wake(self, topic_id: int, *, is_notified: bool = True) -> None:
+        """A queue of the topic may have grown. `is_notified`: by a notification; else a failed read ends no wait."""
         if topic_id not in self.topics or self._closed:
             return
         if topic_id in self._tasks:
-            if is_told:
+            if is_notified:
                 self._woken_meanwhile.add(topic_id)
         else:
-            self._tasks[topic_id] = asyncio.get_running_loop().create_task(self._update_ends(topic_id, is_told=is_told))
+            self._tasks[topic_id] = asyncio.get_running_loop().create_task(
+                self._update_ends(topic_id, is_notified=is_notified)
+            )
 
     def end(self, key: PollKey) -> None:
         """The pulls of a group in a topic go on, because what they wait for was changed or is gone."""
@@ -118,13 +120,13 @@ class ParkedPulls:
                 if each.key == key:
                     _end_wait(each, woken=True)
 
-    def _look_again(self) -> None:
+    def _wake_on_beat(self) -> None:
         """A wake-up may have been lost (requirement A5)."""
         self._beat = None
         if self.topics and not self._closed:
             for topic_id in list(self.topics):
-                self.wake(topic_id, is_told=False)
-            self._beat = self._clock.call_at(self._clock.now_ms() + self._beat_ms, self._look_again)
+                self.wake(topic_id, is_notified=False)
+            self._beat = self._clock.call_at(self._clock.now_ms() + self._beat_ms, self._wake_on_beat)
 
     def wake_all(self) -> None:
         """Any queue may have grown: wake-ups from other servers may have been missed."""
@@ -145,21 +147,21 @@ class ParkedPulls:
             for queue in queues.values():
                 queue.end_all(woken=False)
 
-    async def _update_ends(self, topic_id: int, *, is_told: bool) -> None:
+    async def _update_ends(self, topic_id: int, *, is_notified: bool) -> None:
         try:
-            await self._read_ends(topic_id, is_told=is_told)
+            await self._read_ends(topic_id, is_notified=is_notified)
             while topic_id in self._woken_meanwhile and topic_id in self.topics:
                 self._woken_meanwhile.discard(topic_id)
-                await self._read_ends(topic_id, is_told=True)
+                await self._read_ends(topic_id, is_notified=True)
         finally:
             self._woken_meanwhile.discard(topic_id)
             del self._tasks[topic_id]
 
-    async def _read_ends(self, topic_id: int, *, is_told: bool) -> None:
+    async def _read_ends(self, topic_id: int, *, is_notified: bool) -> None:
         try:
             ends = await self._ends_of(topic_id)
         except PopError:
-            if not is_told:
+            if not is_notified:
                 return  # the next beat reads again
             # The pulls read for themselves and report the error to their callers.
             ends = {}

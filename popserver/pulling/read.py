@@ -63,12 +63,12 @@ def read_queues(conn: Connection, pulls: Sequence[QueueRead]) -> list[Pulled | P
     return [_pulled(conn, *each, rows) for each in zip(pulls, ends, reached, strict=True)]
 
 
-def ends_of(conn: Connection, topic: Topic, place: MessageQueue) -> Ends:
+def ends_of(conn: Connection, topic: Topic, queue: MessageQueue) -> Ends:
     """The offsets where one queue begins and ends. Raises `TopicNotFound`."""
-    ends = queue_offsets.ends(conn, [place.queue_id])
+    ends = queue_offsets.ends(conn, [queue.queue_id])
     if not ends:
         raise topic_not_found(topic.name)
-    return ends[place.queue_id]
+    return ends[queue.queue_id]
 
 
 def _correction(pull: QueueRead, ends: Ends, *, is_of_this_topic: bool = True) -> int | None:

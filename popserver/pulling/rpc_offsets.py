@@ -74,8 +74,8 @@ class OffsetMethods:
         done = await self._offsets.commit(group, offsets, begins=request.begin)
         statuses = [status.of(each.refusal) for each in done]
         results = [
-            legacy_pb2.CommitOffsetResult(status=said, stored=_queue_offset(sent.queue, each.stored))
-            for said, sent, each in zip(statuses, request.offsets, done, strict=True)
+            legacy_pb2.CommitOffsetResult(status=result, stored=_queue_offset(sent.queue, each.stored))
+            for result, sent, each in zip(statuses, request.offsets, done, strict=True)
         ]
         return legacy_pb2.CommitOffsetsResponse(status=status.combined(statuses), results=results)
 

@@ -24,7 +24,7 @@ class PullFlag(IntFlag):
     SUSPEND = 2  # the pull may wait for messages
     SUBSCRIPTION = 4  # the request has the filter
     CLASS_FILTER = 8
-    LITE_PULL = 16
+    LITE_PULL = 16  # ignored
 
 
 class PullStatus(StrEnum):

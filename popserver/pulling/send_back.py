@@ -47,7 +47,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class SendBack(Request[bool]):
-    """One message as it was pulled; for a retry message its own place. The delay level has been checked.
+    """One message as it was pulled; for a retry message its own queue and offset. The delay level has been checked.
 
     `failures_max` is the member's own limit; without it, or if it is negative, it is the group's attempts minus one.
     """
@@ -90,7 +90,7 @@ class _Found(NamedTuple):
     messages: dict[int, HeadRow]
     origins: dict[int, Origin]
     failures: dict[int, int]
-    dead: set[int]  # first places
+    dead: set[int]  # first keys
     waiting: set[int]
     copies: dict[int, int]  # the copy's key by its parent's
     stale: set[int]  # parents whose copy is from before a reset
@@ -143,7 +143,7 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
     messages = by_key.heads(tx.conn, requests)
     own = topics.find_topic(tx.conn, retry_topic(group.name))
     own_id = None if own is None else own.topic_id
-    # A dead letter names the topic of its first place; 0 if that topic is deleted.
+    # A dead letter names the topic of its first key; 0 if that topic is deleted.
     firsts = {
         key: retry_origin_of(properties_of(row.properties)) for key, row in messages.items() if row.topic_id == own_id
     }

@@ -26,7 +26,7 @@ NEW_OF_ROOM = 8
 FAIR_EVERY = 8
 # A group gets at least this many messages together, if it has them: a group's cost does not depend on their number.
 SHARE_MIN = 8
-# A look at open groups reads this many messages for each one that it needs, because the filter may refuse some.
+# A search of open groups reads this many messages for each one that it needs, because the filter may refuse some.
 JUDGED_PER_WANTED = 8
 
 
@@ -50,7 +50,7 @@ class KeyRange(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a SQL filter says about messages that a group may read next. It stays true, because messages never change.
+    """The results of a SQL filter for messages that a group may read next. They stay true: messages never change.
 
     `ranges` has a range per queue id; `behind` has messages that the scan has passed, by message key.
     """
@@ -59,7 +59,7 @@ class Judged(NamedTuple):
     behind: Mapping[int, bool]
 
     def range_of(self, queue_id: int, from_key: int) -> KeyRange | None:
-        """What is known about a queue from this key on."""
+        """The results for a queue from this key on."""
         known = self.ranges.get(queue_id)
         return None if known is None else known.from_on(from_key)
 

@@ -1,6 +1,6 @@
 """SQL filters judge messages before a receive reads them, outside the writer.
 
-Receives of one group with the same filter share the results. Each look ahead does a bounded amount of work
+Receives of one group with the same filter share the results. Each prefetch does a bounded amount of work
 (`messages.ranges`); a receive that needs more asks again, after others. Expensive filters run one at a time, and cheap
 ones do not wait for them.
 """
@@ -20,7 +20,7 @@ from popserver.receiving import filter_fetch
 from popserver.receiving.batch import NOTHING_JUDGED, Judged, Receive
 from popserver.receiving.filter_fetch import FilterResults
 
-# The next look starts when the judged messages suffice for fewer receives than this, so that receives need not wait.
+# The next prefetch starts when the judged messages suffice for fewer receives than this, so that no receive waits.
 _RECEIVES_AHEAD = 4
 # Memory for results between receives: about 100 KB for each group and filter, and the filter itself.
 _CACHE_BYTES = 8 * 1024 * 1024
@@ -91,7 +91,7 @@ class FilterPrefetch:
         return ahead.judged
 
     def _prefetch_task(self, ahead: _Prefetched, request: Receive) -> asyncio.Task[None]:
-        """The running look, or a new one."""
+        """The running prefetch, or a new one."""
         if ahead.task is None or ahead.task.done():
             ahead.task = asyncio.get_running_loop().create_task(self._prefetch(ahead, request))
             ahead.task.add_done_callback(_retrieve_exception)
@@ -127,7 +127,7 @@ class FilterPrefetch:
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Retrieve the exception of a failed look, so that asyncio does not log it. Waiting callers get it anyway."""
+    """Retrieve the exception of a failed prefetch, so that asyncio does not log it. Waiting callers get it anyway."""
     if not task.cancelled():
         task.exception()
 

@@ -1,7 +1,7 @@
 """The scan of a topic of lite topics: new messages, for the clients that subscribe to their lite topics.
 
 A message whose client asks now is granted at once. For any other message its lite topic gets a row, which names the
-client that may receive it, or nobody. The scan of `receiving.scan` is for all other topics.
+client that may receive it, or no client. The scan of `receiving.scan` is for all other topics.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from popserver.receiving.lite import EVERY_CLIENT, LiteFound
 _SCANNED_MAX = 2 * WINDOW_OFFSETS
 # The rest of what the clients ask for, if each has something and most of the messages that are passed are of others.
 _REST = 1 / 8
-# A look reads so many for each one that the clients may get. Some are of others, so there may be another look.
+# A read fetches so many for each one that the clients may get. Some are of others, so there may be another read.
 _READ_PER_WANTED = 1
 _READ_MIN = 64
 
 
 class _NewRow(NamedTuple):
-    """A new message, the client that gets its lite topic (None: nobody), and what is known of that (`_FREE` …)."""
+    """A new message, the client that gets its lite topic, if any, and the state of the lite topic (`_FREE` …)."""
 
     message_key: int
     message_group: str
@@ -55,7 +55,7 @@ _FREE, _HAS_ROW, _IS_HELD, _HAS_EXPIRED = 0, 1, 2, 3
 
 @dataclass(slots=True)
 class _Waiting:
-    """The messages of a lite topic that nobody gets now: the first one, whether there are more, and whose they are."""
+    """Messages of a lite topic that no client gets now: the first one, whether there are more, and whose they are."""
 
     next_offset: int
     client_id: str | None
@@ -185,7 +185,7 @@ class _LiteSearch:
         return self.wanted <= 0 or (self.wanted <= self._rest and len(self.waiting) > self.wanted and not self._without)
 
     def take(self, queue_id: int, rows: Sequence[_NewRow]) -> int:
-        """Give messages of one queue to clients, or let them wait. Returns how many were looked at."""
+        """Give messages of one queue to clients, or let them wait. Returns how many were examined."""
         topic_id = self._batch.topic.topic_id
         for number, row in enumerate(rows, start=1):
             if row.is_taken == _HAS_EXPIRED:

@@ -84,7 +84,7 @@ def runs_of_opened(
 def to_judge(
     conn: Connection, batch: ReceiveBatch, queues: Sequence[QueueToScan], wanted: SqlFilter, limit: int
 ) -> Unjudged:
-    """What the filter must judge before such a look: up to `limit` messages of the groups that opened first.
+    """What the filter must judge before such a search: up to `limit` messages of the groups that opened first.
 
     Messages that were granted before are left out: the filter accepted them.
     """
@@ -219,7 +219,7 @@ def _shared_out(
     parts: list[_Part] = []
     for each in opened:
         scanned = several.get((each.queue_id, each.message_group), [])
-        # Messages that the filter has not judged are left for the next look.
+        # Messages that the filter has not judged are left for the next search.
         judged = list(takewhile(lambda verdict: verdict is not None, (_is_wanted(batch, row) for row in scanned)))
         wanted = [row.message_key for row, is_wanted in zip(scanned, judged, strict=False) if is_wanted]
         taken = wanted[: min(share, limit)]

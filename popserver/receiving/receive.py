@@ -71,7 +71,7 @@ def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | Pop
 
 
 def grant_to_attempt(tx: Transaction, request: Receive) -> tuple[list[tuple[Receipt, int]], bool]:
-    """Grant messages to one request, without a look at what its attempt id holds and without reading bodies.
+    """Grant messages to one request, without reading bodies or checking what its attempt id holds already.
 
     Returns the receipts and attempts in order, and `more` as in `Received`.
     """

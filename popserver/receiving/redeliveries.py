@@ -95,7 +95,7 @@ class Redeliveries:
                 counted.bytes += size
 
     def count_pulled(self, group_id: int, topic_id: int, messages: int, size: int) -> None:
-        """Count messages of a bulk pull, which are sent now. Nobody knows which of them are retries."""
+        """Count messages of a bulk pull, which are sent now. Which of them are retries is unknown."""
         counted = self._delivered[group_id, topic_id]
         counted.held += messages
         counted.bytes += size
@@ -122,7 +122,7 @@ class Redeliveries:
 
 
 def hint(group: Resource, share: Share) -> str:
-    """What to tell an operator about the share; empty if it is not too high."""
+    """The hint for an operator about the share; empty if it is not too high."""
     if not share.is_high:
         return ""
     return (

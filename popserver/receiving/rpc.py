@@ -203,7 +203,7 @@ class ReceiveMethods:
         yield _OneFrame(encode)
 
     def _common_fields(self, request: wire.ReceiveMessageRequest) -> pb.Message:
-        # Push consumers are told no invisible duration.
+        # Push consumers get no invisible duration.
         invisible_ms = None if request.auto_renew else convert.duration_ms(request.invisible_duration)
         return convert.common_fields(request.message_queue.topic, self._store_host, invisible_ms)
 

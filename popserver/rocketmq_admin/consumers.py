@@ -118,7 +118,7 @@ class ConsumerAdminMethods:
             raise BadRequest(
                 f"client '{request.client_id}' answered with stack traces instead of a result; repeat the request"
             )
-        return wire.VerifyMessageResponse(status=_as_said(outcome))
+        return wire.VerifyMessageResponse(status=_status_of(outcome))
 
     async def get_consumer_running_info(
         self, request: wire.GetConsumerRunningInfoRequest, caller: Caller
@@ -249,7 +249,7 @@ def _queue_item(owned: OwnedQueue) -> wire.MessageQueueItem:
     )
 
 
-def _as_said(outcome: Outcome) -> pb.Status:
+def _status_of(outcome: Outcome) -> pb.Status:
     """A client may say any code. A code that could be this server's own would be misunderstood."""
     if outcome.code in _OUTCOMES:
         return pb.Status(code=outcome.code, message=outcome.sentence)  # type: ignore[arg-type]

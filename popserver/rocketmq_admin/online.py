@@ -48,14 +48,14 @@ class Declared(NamedTuple):
 
 def declared(consumers: Iterable[OnlineConsumer], topic: Resource) -> Declared | None:
     """What those of these consumers that subscribe to the topic say about it."""
-    said = None
+    found = None
     for client, role in consumers:
         wanted = role.filter_of(topic)
-        if wanted is not None and said is None:
-            said = Declared(wanted, role.model, client.last_seen_ms)
-        elif wanted is not None and said is not None and client.last_seen_ms > said.last_seen_ms:
-            said = said._replace(last_seen_ms=client.last_seen_ms)
-    return said
+        if wanted is not None and found is None:
+            found = Declared(wanted, role.model, client.last_seen_ms)
+        elif wanted is not None and found is not None and client.last_seen_ms > found.last_seen_ms:
+            found = found._replace(last_seen_ms=client.last_seen_ms)
+    return found
 
 
 class OwnedQueue(NamedTuple):
@@ -88,7 +88,7 @@ class OnlineConsumers:
 
     def alike(self, groups: Iterable[Resource]) -> dict[Resource, bool]:
         """Of each group, whether all its consumers have the same subscription."""
-        return {group: self._clients.is_alike(group) for group in set(groups)}
+        return {group: self._clients.consumers.is_alike(group) for group in set(groups)}
 
     def named(self, client_id: str, group: Resource | None) -> OnlineConsumer:
         """The consumer with this id, of this group or (None) of any. Raises `BadRequest` and `NotFound`."""
@@ -112,16 +112,16 @@ class OnlineConsumers:
         found = [await self._catalog.known_topic(each.topic) for each in membership.filters]
         topics = [each for each in found if each is not None]
         divided = await self._group_members.shares_of(consumer.client.client_id, membership.group.name, topics)
-        every = ((topic.name, place) for topic, share in zip(topics, divided, strict=True) for place in share)
+        every = ((topic.name, queue) for topic, share in zip(topics, divided, strict=True) for queue in share)
         shares = list(islice(every, QUEUES_MAX))
         # A member that broadcasts stores its own progress.
         if membership.model is Model.BROADCASTING:
-            return [OwnedQueue(topic, place, None, False) for topic, place in shares]
-        ids, now_ms = [place.queue_id for _, place in shares], self._clock.now_ms()
+            return [OwnedQueue(topic, queue, None, False) for topic, queue in shares]
+        ids, now_ms = [queue.queue_id for _, queue in shares], self._clock.now_ms()
         group_id, client_id = membership.group.group_id, consumer.client.client_id
         read, holders = await self._reader.read(
             lambda conn: (progress.of_queues(conn, group_id, ids), locks.holders(conn, group_id, now_ms))
         )
         own = {queue_id for queue_id, holder in holders.items() if holder == client_id and queue_id in read}
         offsets = {queue_id: each.next_offset for queue_id, each in read.items()}
-        return [OwnedQueue(topic, place, offsets.get(place.queue_id), place.queue_id in own) for topic, place in shares]
+        return [OwnedQueue(topic, queue, offsets.get(queue.queue_id), queue.queue_id in own) for topic, queue in shares]

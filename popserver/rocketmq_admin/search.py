@@ -67,8 +67,8 @@ class FoundPage(NamedTuple):
     scroll_id: str
 
 
-class _Place(NamedTuple):
-    """The place where a scan continues: an offset of a queue, by its number."""
+class _Position(NamedTuple):
+    """Where a scan continues: an offset of a queue, by its number."""
 
     number: int
     offset: int
@@ -112,14 +112,14 @@ async def _by_key(reader: Reader, topic: Topic, query: Query, size_of: SizeOf) -
 
 
 async def _scan(reader: Reader, topic: Topic, query: Query, size_of: SizeOf) -> FoundPage:
-    place = _place(query.after) if query.after else _Place(0, 0)
+    position = _position(query.after) if query.after else _Position(0, 0)
     found = _Scanned(query)
     # A lite topic is in one queue.
     among = topic.queues if query.lite_topic is None else [queue_of_group(topic, query.lite_topic)]
     queues = [each for each in among if query.queue_number in (None, each.number)]
     for each in sorted(queues, key=lambda queue: queue.number):
-        if each.number >= place.number:
-            begin = partial(_begin, topic=topic, queue=each, query=query, place=place)
+        if each.number >= position.number:
+            begin = partial(_begin, topic=topic, queue=each, query=query, position=position)
             end = await _scan_queue(reader, each, await reader.read(begin), found)
             if end is not None:
                 if found.to_skip:
@@ -201,9 +201,9 @@ def _fitting(
     return [loaded[key] for key in shown], left[0] if left else None
 
 
-def _begin(conn: Connection, topic: Topic, queue: MessageQueue, query: Query, place: _Place) -> int:
-    """Where the scan of a queue begins: at the place of the page before, or at the first message of the time range."""
-    offset = place.offset if queue.number == place.number else 0
+def _begin(conn: Connection, topic: Topic, queue: MessageQueue, query: Query, position: _Position) -> int:
+    """Where the scan of a queue begins: at the end of the page before, or at the first message of the time range."""
+    offset = position.offset if queue.number == position.number else 0
     return max(offset, seek.offset_at(conn, topic, queue, query.begin_ms))
 
 
@@ -220,15 +220,15 @@ def _page_of_key(scroll_id: str) -> str:
     return page
 
 
-def _place(scroll_id: str) -> _Place:
+def _position(scroll_id: str) -> _Position:
     """Raises `BadRequest` if no answer to a scan can have this scroll id."""
     kind, *written = scroll_id.split(":")
     if kind != "at" or len(written) != 2 or not all(each.isdecimal() and len(each) < 14 for each in written):
         raise _foreign(scroll_id)
-    place = _Place(*map(int, written))
-    if max(place) > _OFFSET_MAX:
+    position = _Position(*map(int, written))
+    if max(position) > _OFFSET_MAX:
         raise _foreign(scroll_id)
-    return place
+    return position
 
 
 def _foreign(scroll_id: str) -> BadRequest:

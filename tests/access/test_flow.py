@@ -107,9 +107,9 @@ async def test_the_signature_of_another_date_is_wrong(guard: Guard) -> None:
 
 async def test_nobody_with_a_known_secret_is_let_in(guard: Guard) -> None:
     with pytest.raises(Unauthorized):
-        guard.enter("", access_flow._NOBODY.secret)
+        guard.enter("", access_flow._UNKNOWN_USER.secret)
     with pytest.raises(Unauthorized):
-        guard.enter("mallory", access_flow._NOBODY.secret)
+        guard.enter("mallory", access_flow._UNKNOWN_USER.secret)
 
 
 async def test_without_a_policy_nothing_is_allowed(guard: Guard) -> None:

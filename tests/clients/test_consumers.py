@@ -140,8 +140,8 @@ async def test_a_client_that_is_gone_disagrees_with_nobody(broker: RunningBroker
     await broker.advance(20 * SECOND)
     assert [each.client_id for each in clients.consumers_of(GROUP)] == ["c2"]
     clients.seen("c1")  # it was silent for a while; it does not say everything again
-    assert "c2 has" in clients.disagreement(GROUP)
+    assert "c2 has" in clients.consumers.disagreement(GROUP)
     clients.ended("c1")
     await broker.advance(80 * SECOND)
     assert clients.consumers_of(GROUP) == []
-    assert clients.disagreements(10) == []
+    assert clients.consumers.disagreements(10) == []

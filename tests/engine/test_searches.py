@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from popserver.engine import searches
 from popserver.engine.searches import (
-    LOOK_AGAIN_MS_MAX,
-    LOOK_AGAIN_MS_MIN,
-    LOOK_BACK_MS,
+    INTERVAL_MS_MAX,
+    INTERVAL_MS_MIN,
+    LOOKBACK_MS,
     PAUSE_MS_MAX,
     SEARCHES_MAX,
     SearchedFrom,
@@ -64,10 +64,18 @@ def test_a_look_at_everything_is_repeated_soon_and_then_more_rarely() -> None:
         look(searched, None, now_ms)
         pauses.append(next(ms for ms in range(1, 100_000) if not searched.of(1, now_ms + ms)))
         now_ms += pauses[-1]
-    assert pauses == [LOOK_AGAIN_MS_MIN, 2_000, 4_000, 8_000, LOOK_AGAIN_MS_MAX, LOOK_AGAIN_MS_MAX, LOOK_AGAIN_MS_MAX]
+    assert pauses == [
+        INTERVAL_MS_MIN,
+        2_000,
+        4_000,
+        8_000,
+        INTERVAL_MS_MAX,
+        INTERVAL_MS_MAX,
+        INTERVAL_MS_MAX,
+    ]
 
 
-@pytest.mark.parametrize(("took_s", "pause_ms"), [(0.0004, LOOK_AGAIN_MS_MIN), (0.05, 150_000), (1_000, PAUSE_MS_MAX)])
+@pytest.mark.parametrize(("took_s", "pause_ms"), [(0.0004, INTERVAL_MS_MIN), (0.05, 150_000), (1_000, PAUSE_MS_MAX)])
 def test_looks_at_everything_take_little_of_the_time(clock: SimpleNamespace, took_s: float, pause_ms: int) -> None:
     searched = SearchedInTest()
     assert searched.of(1, NOW) == 0
@@ -85,22 +93,22 @@ def test_between_them_searches_look_back_two_minutes(clock: SimpleNamespace) -> 
     assert searched.of(1, NOW) == 0
     clock.now_s += 1_000
     searched.saw(1, None, NOW)()
-    now_ms = NOW + LOOK_AGAIN_MS_MIN
-    assert searched.of(1, now_ms) == now_ms - LOOK_BACK_MS
+    now_ms = NOW + INTERVAL_MS_MIN
+    assert searched.of(1, now_ms) == now_ms - LOOKBACK_MS
     searched.saw(1, None, now_ms)()
     assert searched.of(1, now_ms + 1) == now_ms - SLACK_MS
     searched.saw(1, NOW - HOUR, now_ms + 1)()
-    assert searched.of(1, now_ms + 2 * LOOK_AGAIN_MS_MIN) == NOW - HOUR, "never later than what is known"
+    assert searched.of(1, now_ms + 2 * INTERVAL_MS_MIN) == NOW - HOUR, "never later than what is known"
 
 
 def test_one_that_found_what_others_had_missed_is_repeated_soon() -> None:
     searched, now_ms = SearchedInTest(), NOW
     for _ in range(5):
         look(searched, None, now_ms)
-        now_ms += LOOK_AGAIN_MS_MAX
+        now_ms += INTERVAL_MS_MAX
     look(searched, NOW - HOUR, now_ms)
-    assert searched.of(1, now_ms + LOOK_AGAIN_MS_MIN - 1) == NOW - HOUR
-    assert searched.of(1, now_ms + LOOK_AGAIN_MS_MIN) == 0
+    assert searched.of(1, now_ms + INTERVAL_MS_MIN - 1) == NOW - HOUR
+    assert searched.of(1, now_ms + INTERVAL_MS_MIN) == 0
 
 
 def test_after_a_clock_that_went_back_it_looks_at_everything() -> None:
@@ -123,7 +131,7 @@ def test_a_look_back_that_began_before_it_was_forgotten_tells_nothing(clock: Sim
     assert searched.of(1, NOW) == 0
     clock.now_s += 1
     searched.saw(1, None, NOW)()
-    assert searched.of(1, NOW + LOOK_AGAIN_MS_MIN) > 0
+    assert searched.of(1, NOW + INTERVAL_MS_MIN) > 0
     after_commit = searched.saw(1, None, NOW)
     searched._seen.clear()  # as when there are too many
     after_commit()

@@ -116,7 +116,7 @@ class TestAck:
         (second,) = store.receive(group, topic)
         before = store.digest()
         (outcome,) = store.ack(group, first)
-        assert "a newer hold of attempt 2 has taken its place" in str(outcome)
+        assert "a newer hold of attempt 2 has replaced it" in str(outcome)
         assert store.digest() == before
         assert store.ack(group, second) == [None]
 
