@@ -23,7 +23,6 @@ from popserver.transport.calls import Caller, RequiredRights
 
 CLIENT_ID_LENGTH_MAX = 255
 
-Require = Callable[[RequiredRights], None]
 # The topics that messages come from, by their keys: see `delivery.origins.topics_behind`.
 OriginsOf = Callable[[Sequence[int]], Awaitable[Iterable[Resource | None]]]
 
@@ -110,11 +109,15 @@ class ClientGate:
 
     def _sign_in(self, caller: Caller) -> None:
         user = _signer(self._access, caller)
-        caller.require = _rights_of(self._access, user)
+        caller.require = partial(self._require, user)
         caller.check_origins = partial(self._check_origins, user)
         caller.user = user.access_key
         if caller.client_id:
             caller.client_id = f"{user.access_key}/{caller.client_id}"
+
+    def _require(self, user: User, wanted: RequiredRights) -> None:
+        self._access.check_current(user)
+        self._access.check(user, wanted)
 
     async def _check_origins(self, user: User, topic_name: str, keys: Sequence[int]) -> None:
         """Raise `Forbidden` if one of these messages comes from a topic that the user may not read: such a message
@@ -183,11 +186,3 @@ def _signer(access: Access, caller: Caller) -> User:
     except Unauthorized as refusal:
         access.log_rejected(authorization, caller.peer, refusal)
         raise
-
-
-def _rights_of(access: Access, user: User) -> Require:
-    def require(wanted: RequiredRights) -> None:
-        access.check_current(user)
-        access.check(user, wanted)
-
-    return require

@@ -36,7 +36,8 @@ def space_of(file: Path) -> DiskSpace:
     size = wal = free = disk = None
     with suppress(OSError):
         size = file.stat().st_size
-        wal = _size_of_wal(file)
+        wal = 0  # unless there is one: the first transaction makes it
+        wal = _wal_of(file).stat().st_size
     with suppress(OSError):
         usage = shutil.disk_usage(file.parent)
         free, disk = usage.free, usage.total
@@ -56,13 +57,6 @@ def disk_warnings(file: Path, space: DiskSpace) -> list[str]:
             f" read {file}"
         )
     return found
-
-
-def _size_of_wal(file: Path) -> int:
-    try:
-        return _wal_of(file).stat().st_size
-    except FileNotFoundError:
-        return 0  # it is made by the first transaction
 
 
 def _wal_of(file: Path) -> Path:

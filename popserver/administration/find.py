@@ -197,7 +197,8 @@ async def _by_key(
             position = positions[done - 1]
             break
     page = "" if position is None else ".".join(map(str, position))
-    return FoundMessages(examined, sorted(found, key=_age, reverse=True), page)
+    newest_first = sorted(found, key=lambda each: (each[1].stored_at_ms, each[1].offset), reverse=True)
+    return FoundMessages(examined, newest_first, page)
 
 
 def _search(
@@ -248,10 +249,6 @@ def _judge(
 
 def _is_in_time(stored_at_ms: int, asked: MessageSearch) -> bool:
     return asked.since_ms <= stored_at_ms and (asked.until_ms is None or stored_at_ms < asked.until_ms)
-
-
-def _age(found: tuple[Resource, Match]) -> tuple[int, int]:
-    return found[1].stored_at_ms, found[1].offset
 
 
 def _index_position(page: str) -> IndexPlace:

@@ -326,13 +326,10 @@ class Administration:
             hints=[
                 *self._timekeeper.hints(),
                 *self._clients.consumers.disagreements(HINTS_MAX),
-                *(self._hint(each, now_ms) for each in groups),
+                *(hint(each.name, self._redeliveries.share(each.group_id, now_ms)) for each in groups),
             ],
             budgets=list(self._budgets),
         )
-
-    def _hint(self, group: Group, now_ms: int) -> str:
-        return hint(group.name, self._redeliveries.share(group.group_id, now_ms))
 
 
 def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag], FirstPauses, LiteGroupFacts]:

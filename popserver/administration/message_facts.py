@@ -64,7 +64,9 @@ def message_facts(
     except MessageNotFound:
         if scheduled is None:
             raise
-        return MessageFacts(group, None, scheduled=scheduled, stuck=_stuck_delay(conn, scheduled, times)), []
+        broken = broken_delay(conn, scheduled.pending_id, times)
+        stuck = None if broken is None else broken.says
+        return MessageFacts(group, None, scheduled=scheduled, stuck=stuck), []
     copies = _copies(conn, group, key)
     origin_key = _first_key(conn, group, key)
     back = _redriven(conn, group, origin_key)
@@ -156,13 +158,8 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     if state is State.READY and hold is None:
         first = first_of_lite_topic or 0
         found = found._replace(ahead=_ahead_in_lite_topic(conn, group, key, lite_topic, at, first))
-    return found._replace(subscribers=_subscribers(conn, group, names.topic_id, lite_topic))
-
-
-def _subscribers(conn: Connection, group: Group, topic_id: int, name: str) -> SubscriberFacts:
-    """Which clients of the group subscribe to a lite topic."""
-    found = clients_of(conn, group.group_id, topic_id, name)
-    return SubscriberFacts(len(found), tuple(found[:SUBSCRIBERS_MAX]))
+    subscribers = clients_of(conn, group.group_id, names.topic_id, lite_topic)
+    return found._replace(subscribers=SubscriberFacts(len(subscribers), tuple(subscribers[:SUBSCRIBERS_MAX])))
 
 
 def _ahead_in_lite_topic(conn: Connection, group: Group, key: int, name: str, at: _AtRow, first_key: int) -> int:
@@ -190,11 +187,6 @@ def _stuck(conn: Connection, group: Group, key: int, found: MessageFacts, times:
         return None
     topic_id = by_key.heads(conn, [key])[key].topic_id
     broken = broken_around(conn, group.group_id, topic_id, key, found.message_group, times)
-    return None if broken is None else broken.says
-
-
-def _stuck_delay(conn: Connection, scheduled: PendingFacts, times: Times) -> str | None:
-    broken = broken_delay(conn, scheduled.pending_id, times)
     return None if broken is None else broken.says
 
 

@@ -155,8 +155,8 @@ class Broker:
 
     def _on_notification(self, notification: Notification) -> None:
         """Another server, or a user's own transaction, has committed something."""
-        self.engine.writer.effects.ready(notification.ready_topics)
-        self.engine.writer.effects.ready_lite(notification.ready_lite)
+        self.engine.writer.effects.ready(dict.fromkeys(notification.ready_topics))
+        self.engine.writer.effects.ready(notification.ready_lite)
         for what in notification.invalidations:
             self.catalog.invalidate(what)
         self.engine.writer.effects.invalidations(notification.invalidations)

@@ -238,19 +238,11 @@ class Effects:
         """`callback` gets the name of each topic or group whose data of this kind changed."""
         self._invalidated[kind] = callback
 
-    def ready(self, topic_ids: Iterable[int]) -> None:
+    def ready(self, topics: Mapping[int, Collection[int] | None]) -> None:
+        """These topics, by id, have messages to deliver. If only lite topics of one have some, its value has their
+        hashes."""
         of_lite_topics, with_clients = self._lite
-        for topic_id in topic_ids:
-            for callback, among in self._ready:
-                if among is None or topic_id in among:
-                    callback(topic_id)
-            if topic_id in with_clients:
-                of_lite_topics(topic_id, None)
-
-    def ready_lite(self, lite_topics: Mapping[int, Collection[int]]) -> None:
-        """Lite topics have messages to deliver: their hashes, by the id of their topic."""
-        of_lite_topics, with_clients = self._lite
-        for topic_id, hashes in lite_topics.items():
+        for topic_id, hashes in topics.items():
             for callback, among in self._ready:
                 if among is None or topic_id in among:
                     callback(topic_id)

@@ -212,9 +212,9 @@ class Writer:
         try:
             # Nearly all transactions have effects of one kind, so there is a call for each kind only if it is needed.
             if result.ready_topics:
-                self.effects.ready(result.ready_topics)
+                self.effects.ready(dict.fromkeys(result.ready_topics))
             if result.ready_lite:
-                self.effects.ready_lite(hashes_of(result.ready_lite))
+                self.effects.ready(hashes_of(result.ready_lite))
             if result.invalidations:
                 self.effects.invalidations(result.invalidations)
             if result.due:

@@ -53,19 +53,12 @@ def reader(beside: Value) -> Callable[[str], Any]:
         return _boolean
     if isinstance(beside, float):
         return _float
-    return _int32 if isinstance(beside, int) and abs(beside) <= INT32_MAX else _int64
+    largest = INT32_MAX if isinstance(beside, int) and abs(beside) <= INT32_MAX else INT64_MAX
+    return lambda text: _integer(text, largest)
 
 
 def _boolean(text: str) -> bool:
     return text.lower() == "true"
-
-
-def _int32(text: str) -> int:
-    return _integer(text, INT32_MAX)
-
-
-def _int64(text: str) -> int:
-    return _integer(text, INT64_MAX)
 
 
 def _integer(text: str, largest: int) -> int:

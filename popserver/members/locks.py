@@ -65,9 +65,9 @@ def lock(tx: Transaction, requests: Sequence[Lock]) -> list[list[MessageQueue] |
     """
     taken: list[set[_QueueKey]] = [set() for _ in requests]
     for turn in _turns(requests):
-        names = {key: (*key, requests[index].client_id) for key, index in turn.items()}
-        for step in in_steps([names[key] for key in sorted(turn)]):
-            for row in tx.conn.execute(_TAKE.of(tx.conn), _parameters(tx, step)):
+        for step in in_steps([(*key, requests[index].client_id) for key, index in sorted(turn.items())]):
+            names = {"locks": encode_rows(step), "now_ms": tx.now_ms, "until_ms": tx.now_ms + LAPSE_MS}
+            for row in tx.conn.execute(_TAKE.of(tx.conn), names):
                 key = (row.group_id, row.queue_id)
                 taken[turn[key]].add(key)
     return [
@@ -136,10 +136,6 @@ def _turns(requests: Sequence[Lock]) -> list[dict[_QueueKey, int]]:
                 turns.append({})
             turns[turn][key] = index
     return turns
-
-
-def _parameters(tx: Transaction, locks: Sequence[tuple[int, int, str]]) -> dict[str, Any]:
-    return {"locks": encode_rows(locks), "now_ms": tx.now_ms, "until_ms": tx.now_ms + LAPSE_MS}
 
 
 _LOCKS = rows_parameter("locks", "group_id", "queue_id", text=("client_id",))

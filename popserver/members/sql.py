@@ -67,10 +67,6 @@ class _StoredMember(NamedTuple):
     model: str
     subscription: str
 
-    def is_like(self, other: _StoredMember) -> bool:
-        """Whether other members see no difference."""
-        return self[1:] == other[1:]
-
 
 class _MemberRow(NamedTuple):
     client_id: str
@@ -97,7 +93,8 @@ def attend(tx: Transaction, requests: Sequence[JoinGroup | LeaveGroup]) -> list[
     others = _bytes_of_others(tx.conn, there, keys)
     answers = [_carry_out(each, after, others) for each in requests]
     _write(tx, before, after)
-    seen_anew = {key for key in keys if not _are_alike(before.get(key), after.get(key))}
+    # A move to another server makes no difference for the other members.
+    seen_anew = {key for key in keys if before.get(key, ())[1:] != after.get(key, ())[1:]}
     for name in {each.group.name for each in requests if _key(each) in seen_anew}:
         tx.invalidate(Invalidation(MEMBERS, *name))
     return answers
@@ -187,10 +184,6 @@ def _carry_out(
     elif key in rows and rows[key].server_id == request.server_id:
         del rows[key]
     return None
-
-
-def _are_alike(one: _StoredMember | None, other: _StoredMember | None) -> bool:
-    return one is other or (one is not None and other is not None and one.is_like(other))
 
 
 def _write(tx: Transaction, before: dict[_MemberKey, _StoredMember], after: dict[_MemberKey, _StoredMember]) -> None:

@@ -115,15 +115,14 @@ class ClientMetricMethods:
         for number, point in enumerate(points):
             if not number % _AT_ONCE:
                 await asyncio.sleep(0)
-            if fault := self._take_point(point, faults[point.series], _holder(caller)):
+            fault = faults[point.series]
+            refused = self._meters.leave_out(*fault) if fault else self._meters.take(point, _holder(caller))
+            if refused:
                 answer.partial_success.rejected_data_points += 1
-                reason = fault
+                reason = refused
         if reason:
             answer.partial_success.error_message = reason
         return answer
-
-    def _take_point(self, point: ClientHistogram | ClientGauge, fault: Fault | None, holder: str) -> str:
-        return self._meters.take(point, holder) if fault is None else self._meters.leave_out(*fault)
 
     async def _forget_deleted(self) -> None:
         names = _Names(self._catalog)

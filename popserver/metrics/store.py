@@ -105,6 +105,7 @@ def store_facts(conn: Connection, now_ms: int, calendar_ms: int, pairs_max: int)
         for row in conn.execute(_PAIRS, {"limit": pairs_max + 1})
     ]
     of_groups = _states_of(pairs) if len(pairs) <= pairs_max else _all_states(conn)
+    ends_ms = [calendar_ms + bound * 1_000 for bound in BOUNDS_S]
     pending_counts = pending_facts.counts(conn)
     return StoreFacts(
         topics=[
@@ -116,7 +117,7 @@ def store_facts(conn: Connection, now_ms: int, calendar_ms: int, pairs_max: int)
         pair_count=of_groups.pairs,
         delayed=pending_counts[PendingKind.DELAY],
         halves=pending_counts[PendingKind.HALF],
-        due_within=_due_within(conn, calendar_ms),
+        due_within=dict(zip(BOUNDS_S, pending_facts.due_within(conn, calendar_ms, ends_ms), strict=True)),
         overdue_holds=_late(*due.overdue(conn, now_ms)),
         overdue_delays=_late(*pending_facts.overdue(conn, calendar_ms)),
         size_bytes=dialect_of(conn).size_bytes(conn),
@@ -155,11 +156,6 @@ def _groups(conn: Connection, states: dict[int, dict[State, int]]) -> list[Group
         )
         for row in conn.execute(select(groups.EXISTING))
     ]
-
-
-def _due_within(conn: Connection, calendar_ms: int) -> dict[int, int]:
-    ends_ms = [calendar_ms + bound * 1_000 for bound in BOUNDS_S]
-    return dict(zip(BOUNDS_S, pending_facts.due_within(conn, calendar_ms, ends_ms), strict=True))
 
 
 def _late(rows: int, since_ms: int | None) -> Late:

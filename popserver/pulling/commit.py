@@ -55,7 +55,13 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
     # After the lock, so that the ends include all messages that the members have seen.
     ends = queue_offsets.ends(tx.conn, {key.queue_id for key in keys})
     now = dict(before)
-    judged = [[_judge(offset, key, now, ends, begins=each.begins) for offset, key in _pairs(each)] for each in good]
+    judged = [
+        [
+            _judge(offset, key, now, ends, begins=each.begins)
+            for offset, key in zip(each.offsets, each.progress_keys(), strict=True)
+        ]
+        for each in good
+    ]
     _write(tx, before, now)
     accepted = {each.group for said, each in zip(judged, good, strict=True) if None in said}
     catalog_groups.set_modes(tx, accepted, Mode.PULL)
@@ -80,10 +86,6 @@ def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopErro
     gone = {each: group_not_found(each.name) for each in groups if each.group_id not in modes}
     popping = [each for each in groups if modes.get(each.group_id) == Mode.POP]
     return gone | {each: of_another_mode(each.name, Mode.POP) for each in popping}
-
-
-def _pairs(request: Commit) -> Iterable[tuple[QueueOffset, GroupQueueKey]]:
-    return zip(request.offsets, request.progress_keys(), strict=True)
 
 
 def _judge(

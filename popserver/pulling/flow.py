@@ -89,7 +89,7 @@ class Pulls:
         Without `long_polling` a pull waits no longer than a second, and no wake-up ends its wait.
         """
         self._waits = waits
-        self._held_ms_max = None if long_polling else SHORT_POLL_MS
+        self._long_polling = long_polling
         self._delivered = delivered
         self._reader = reader
         self._catalog = catalog
@@ -124,7 +124,10 @@ class Pulls:
         batch_size = min(request.batch_size, BATCH_SIZE_MAX)
         queue_read = QueueRead(topic, queue, request.offset, batch_size, request.wanted, unsure_of, request.max_bytes)
         with self._filters.held(request.wanted):
-            held = self._read_or_park(group, queue_read, self._until_ms(request), since)
+            until_ms = request.until_ms
+            if not self._long_polling:
+                until_ms = min(until_ms, self._clock.now_ms() + SHORT_POLL_MS)
+            held = self._read_or_park(group, queue_read, until_ms, since)
             if request.commit_offset is None:
                 return await held
             along = self._offsets.commit_with_pull(
@@ -144,11 +147,6 @@ class Pulls:
         ends = await self._reader.look_up(lambda conn: queue_offsets.ends_of_topic(conn, topic.topic_id))
         begin, end = next(((each.min_offset, each.end_offset) for each in ends if each.number == queue_number), (0, 0))
         return Pulled(PullStatus.RECREATED, [], begin, begin, end, topic.generation)
-
-    def _until_ms(self, request: PullRequest) -> int:
-        if self._held_ms_max is None:
-            return request.until_ms
-        return min(request.until_ms, self._clock.now_ms() + self._held_ms_max)
 
     async def _read_or_park(self, group: Group, request: QueueRead, until_ms: int, since: int) -> Pulled:
         key, asked_offset = PollKey(group.group_id, request.topic.topic_id), request.offset
@@ -183,7 +181,11 @@ class Pulls:
                 break
             if pulled.next_offset < pulled.end_offset:
                 continue
-            self._check_room(key, group, request)
+            if not self.parked.has_room(key):
+                raise TooManyRequests(
+                    f"{self.parked.count} pulls are waiting, too many for group '{group.name}' on topic"
+                    f" '{request.topic.name}'; use fewer consumers, or pull again later"
+                )
             with self._waits.at(key, of_group):
                 is_woken = (
                     self._new_topics != new_topics
@@ -245,13 +247,6 @@ class Pulls:
     async def _ends_of(self, topic_id: int) -> dict[int, int]:
         ends = await self._reader.look_up(lambda conn: queue_offsets.ends_of_topic(conn, topic_id))
         return {each.queue_id: each.end_offset for each in ends}
-
-    def _check_room(self, key: PollKey, group: Group, request: QueueRead) -> None:
-        if not self.parked.has_room(key):
-            raise TooManyRequests(
-                f"{self.parked.count} pulls are waiting, too many for group '{group.name}' on topic"
-                f" '{request.topic.name}'; use fewer consumers, or pull again later"
-            )
 
 
 _IS_AN_ANSWER = frozenset({PullStatus.FOUND, PullStatus.OFFSET_ILLEGAL})

@@ -95,7 +95,10 @@ class Offsets:
     async def _commit(self, group: Group, requests: Sequence[QueueOffset], *, begins: bool = False) -> list[Committed]:
         done = await self._writer.submit(pulling_commit.Commit(group, requests, begins))
         self._catalog.has_been_used(group)
-        return [_with_generation(each, request.topic) for each, request in zip(done, requests, strict=True)]
+        return [
+            each._replace(stored=each.stored._replace(generation=request.topic.generation))
+            for each, request in zip(done, requests, strict=True)
+        ]
 
     async def _queue(self, name: QueueName) -> tuple[Topic, MessageQueue]:
         """The queue, without creating its topic. Raises `TopicNotFound`, `TopicRecreated` or `BadRequest`."""
@@ -110,10 +113,6 @@ class Offsets:
             return await self._queue(name)
         except PopError as refusal:
             return refusal
-
-
-def _with_generation(done: Committed, topic: Topic) -> Committed:
-    return done._replace(stored=done.stored._replace(generation=topic.generation))
 
 
 def _refused(refusal: PopError) -> Committed:

@@ -81,19 +81,15 @@ def _pulled(
     if ends is None:
         return topic_not_found(pull.topic.name)
     if reached is None:
-        corrected = _correction(pull, ends, is_of_this_topic=_is_of_this_topic(conn, pull))
+        group_id, queue_id = pull.unsure_of, pull.queue.queue_id
+        is_of_this_topic = group_id is None or progress.next_offset(conn, group_id, queue_id) is not None
+        corrected = _correction(pull, ends, is_of_this_topic=is_of_this_topic)
         assert corrected is not None, "a pull that was not read has an illegal offset"
         status, found, next_offset = PullStatus.OFFSET_ILLEGAL, [], corrected
     else:
         found = stored_messages(conn, (rows[key] for key in reached.keys), pull.topic)
         status, next_offset = _status(pull, found, reached.offset), reached.offset
     return Pulled(status, found, next_offset, ends.min_offset, ends.end_offset, pull.topic.generation)
-
-
-def _is_of_this_topic(conn: Connection, pull: QueueRead) -> bool:
-    if pull.unsure_of is None:
-        return True
-    return progress.next_offset(conn, pull.unsure_of, pull.queue.queue_id) is not None
 
 
 def _status(pull: QueueRead, found: Sequence[object], next_offset: int) -> PullStatus:
@@ -109,7 +105,11 @@ def _read_on(conn: Connection, pulls: Sequence[tuple[QueueRead, Ends]]) -> list[
     whole = _whole(conn, spans, limits)
     answers: list[_Reached] = []
     for number, ((pull, ends), span) in enumerate(zip(pulls, spans, strict=True)):
-        keys, end_key = _chosen(conn, pull, span) if number not in whole else _all_of(span)
+        if number in whole:
+            from_key, end_key = _bounds(span)
+            keys: Sequence[int] = range(from_key, end_key)
+        else:
+            keys, end_key = _chosen(conn, pull, span)
         answers.append(_Reached(keys, end_key - message_key(ends.queue_id, 0)))
     return answers
 
@@ -134,11 +134,6 @@ def _whole(conn: Connection, spans: Sequence[Mapping[str, int]], limits: Sequenc
 
 def _bounds(span: Mapping[str, int]) -> tuple[int, int]:
     return span["from_key"], min(span["to_key"], span["from_key"] + span["limit"])
-
-
-def _all_of(span: Mapping[str, int]) -> tuple[Sequence[int], int]:
-    from_key, to_key = _bounds(span)
-    return range(from_key, to_key), to_key
 
 
 def _chosen(conn: Connection, pull: QueueRead, span: Mapping[str, int]) -> tuple[Sequence[int], int]:

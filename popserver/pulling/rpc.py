@@ -130,7 +130,9 @@ class PullMethods:
         flags = _flags(extras)
         group = caller.resource(request.group)
         topic = caller.resource(asked.topic)
-        role = self._role(group, caller)
+        role = self._clients.role_of(caller.client_id)
+        if role is not None and role.group != group:
+            role = None
         may_be_held = PullFlag.SUSPEND in flags and convert.duration_ms(request.long_polling_timeout) > 0
         poll_ms = poll_ms_of(request, caller, self._limits, self._open_polls()) if may_be_held else 0
         commits = PullFlag.COMMIT_OFFSET in flags and PullFlag.SUSPEND in flags
@@ -147,10 +149,6 @@ class PullMethods:
             generation=extras.generation,
             max_bytes=min(extras.max_bytes or BATCH_BYTES_MAX, BATCH_BYTES_MAX),
         )
-
-    def _role(self, group: Resource, caller: Caller) -> Role | None:
-        role = self._clients.role_of(caller.client_id)
-        return role if role is not None and role.group == group else None
 
 
 def _extras_of_header(caller: Caller) -> legacy_pb2.PullExtras | None:

@@ -126,7 +126,10 @@ def _hand_back(
     new = {each.message_key: each for each in reversed(step) if _group_and_key(each) not in known}
     found = _find(tx, group, new)
     failed = [_failed(each, found) for each in new.values() if _is_new(each, found)]
-    _replace_retries(tx, [found.copies[each.request.message_key] for each in failed if _is_stale(each, found)])
+    # Retries from before a reset are marked as replaced: their messages are about to get new ones.
+    failed_keys = [each.request.message_key for each in failed]
+    if stale := [found.copies[key] for key in failed_keys if key in found.stale]:
+        stored.replace_retries(tx, stale)
     _let_wait(tx, group, [each for each in failed if each.event is Event.RETRY])
     for event in (Event.EXHAUST, Event.FORWARD_TO_DLQ):
         if candidates := [each.candidate() for each in failed if each.event is event]:
@@ -182,30 +185,18 @@ def _failed(request: SendBack, found: _Found) -> _Failed:
     return _Failed(request, found.origins[request.message_key], failures, event)
 
 
-def _is_stale(failed: _Failed, found: _Found) -> bool:
-    return failed.request.message_key in found.stale
-
-
-def _replace_retries(tx: Transaction, copies: Sequence[int]) -> None:
-    """Mark retries from before a reset as replaced: their messages are about to get new ones."""
-    if copies:
-        stored.replace_retries(tx, copies)
-
-
 def _let_wait(tx: Transaction, group: Group, failed: Sequence[_Failed]) -> None:
     if not failed:
         return
-    due_ms = [tx.now_ms + _wait_ms(each) for each in failed]
+    retry = group.retry
+    waits_ms = (handed_back_interval_ms(each.failures, each.request.delay_level, retry) for each in failed)
+    due_ms = [tx.now_ms + each for each in waits_ms]
     deliveries.add(tx, [_row(each, at_ms) for each, at_ms in zip(failed, due_ms, strict=True)])
     tx.expect(DUE, min(due_ms))
     moved = (
         Moved(each.request.message_key, State.INFLIGHT, each.failures + 1, each.request.client_id) for each in failed
     )
     record(tx, group, Event.RETRY, moved, REASONS[Event.RETRY])
-
-
-def _wait_ms(failed: _Failed) -> int:
-    return handed_back_interval_ms(failed.failures, failed.request.delay_level, failed.request.group.retry)
 
 
 def _row(failed: _Failed, due_ms: int) -> tuple[int | str | None, ...]:

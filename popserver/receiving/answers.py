@@ -60,7 +60,15 @@ def repeated(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -
 
 def _loaded(tx: Transaction, batch: ReceiveBatch, rows: Sequence[AttemptRow]) -> list[HeldDelivery]:
     found = by_keys(tx.conn, [row.message_key for row in rows])
-    return [HeldDelivery(found[row.message_key], _receipt(batch, row), row.attempt) for row in rows]
+    group_id = batch.group.group_id
+    return [
+        HeldDelivery(
+            found[row.message_key],
+            Receipt(group_id, row.message_key, row.hold_id, row.visible_at_ms, row.message_group is not None),
+            row.attempt,
+        )
+        for row in rows
+    ]
 
 
 def _take_back(
@@ -77,11 +85,6 @@ def _take_back(
         each._replace(receipt=each.receipt._replace(ends_at_ms=until_ms)) if each.row.message_key in taken else each
         for each in held
     ]
-
-
-def _receipt(batch: ReceiveBatch, row: AttemptRow) -> Receipt:
-    in_order = row.message_group is not None
-    return Receipt(batch.group.group_id, row.message_key, row.hold_id, row.visible_at_ms, in_order)
 
 
 def keep_within_bytes(tx: Transaction, slots: Sequence[ReceiveSlot]) -> bool:

@@ -7,7 +7,7 @@ of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from popserver.catalog.progress import QueueToScan
@@ -51,7 +51,7 @@ def clients_of(batch: ReceiveBatch, several: Sequence[Receive]) -> dict[str, lis
 
 def find(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]]) -> LiteFound:
     """The messages that the scan has passed and the clients may get, at most as many as each asks for."""
-    names = _names(batch, clients)
+    names = batch.names | {"subscribers": encode_column(sorted(clients))}
     queues = LITE_QUEUES.rows(tx.conn, names)
     if not queues:
         return LiteFound([], {}, {}, {}, left_over=_is_hidden(tx, names))
@@ -95,10 +95,6 @@ def _redriven_to(
             theirs.append(row)
             taken.add(row.message_key)
     return found
-
-
-def _names(batch: ReceiveBatch, clients: Iterable[str]) -> dict[str, Any]:
-    return batch.names | {"subscribers": encode_column(sorted(clients))}
 
 
 def _is_hidden(tx: Transaction, names: dict[str, Any]) -> bool:

@@ -172,14 +172,11 @@ def _untouched(
     for several in (opened[:count], opened[count:]):
         if several and limit > 0:
             parts, rows = _parts(tx, batch, several, queues, share, limit)
-            runs += [_run(part, rows) for part in parts]
+            for part in parts:
+                found = [Candidate(rows[key], 1, part.member) for key in part.keys]
+                runs.append(GroupRun(part.member, found, part.next_offset, stays_open=True))
             limit = limit - sum(len(part.keys) for part in parts) if len(parts) == len(several) else 0
     return runs
-
-
-def _run(part: _Part, rows: dict[int, MessageRow]) -> GroupRun:
-    found = [Candidate(rows[key], 1, part.member) for key in part.keys]
-    return GroupRun(part.member, found, part.next_offset, stays_open=True)
 
 
 def _parts(

@@ -10,7 +10,7 @@ from popproto.v1 import bulk_pb2, receiving_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.access import rights
-from popserver.clients.clients import Client, Clients
+from popserver.clients.clients import Clients
 from popserver.engine.clock import Clock
 from popserver.engine.undelivered import Undelivered
 from popserver.model import handles
@@ -104,60 +104,44 @@ class ReceiveMethods:
         """The messages that the caller is granted and may have; none if its client has said goodbye meanwhile."""
         if request.batch_size <= 0:
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {size_max} messages")
+        pushes = request.auto_renew
+        wanted = convert.filter_of(request.filter_expression)
+        invisible_ms = 0 if pushes else invisible_ms_of(request, self._limits)
+        attempt_id, poll_ms = None, 0
+        if request.attempt_id:
+            attempt_id = handles.attempt_of_client(caller.client_id, attempt_id_of(request))
+        if waits:
+            poll_ms = poll_ms_of(request, caller, self._limits, self._polls.open + self._parked.count)
         clients = self._clients
         client = clients.call_opened(caller.client_id)
-        if request.auto_renew:
+        if pushes:
             clients.pushes(caller.client_id)
         try:
-            batch_size = min(request.batch_size, size_max)
-            deliveries = await self._receive(
-                request, caller, client, batch_size, in_one_frame=in_one_frame, waits=waits
+            deliveries = await self._polls.receive(
+                caller.resource(request.group),
+                caller.resource(request.message_queue.topic),
+                wanted=wanted,
+                batch_size=min(request.batch_size, size_max),
+                invisible_ms=invisible_ms,
+                holder=Holder.PUSH if pushes else Holder.SIMPLE,
+                client_id=caller.client_id,
+                poll_until_ms=self._clock.patience_ends_ms(poll_ms),
+                attempt_id=attempt_id,
+                # A push client without ordered consumption would process several messages of a message group at once.
+                heads_only=pushes and not client.works_in_order,
+                in_one_frame=in_one_frame,
+                kind=client.kind,
             )
             caller.carries(self._undelivered, _body_bytes(deliveries))
             if caller.user:
                 await self._check_again(deliveries, request, caller)
         finally:
             clients.call_closed(client)
-        if client.has_left and request.auto_renew:
+        if pushes and client.has_left:
             # The client said goodbye before this grant, so no other code ends these holds.
             self._hold_release.cancel_delivery(deliveries)
             return []
         return deliveries
-
-    async def _receive(
-        self,
-        request: wire.ReceiveMessageRequest,
-        caller: Caller,
-        client: Client,
-        batch_size: int,
-        *,
-        in_one_frame: bool,
-        waits: bool,
-    ) -> list[Delivery]:
-        holder = Holder.PUSH if request.auto_renew else Holder.SIMPLE
-        wanted = convert.filter_of(request.filter_expression)
-        invisible_ms = 0 if holder is Holder.PUSH else invisible_ms_of(request, self._limits)
-        poll_ms = 0
-        if waits:
-            poll_ms = poll_ms_of(request, caller, self._limits, self._polls.open + self._parked.count)
-        attempt_id = None
-        if request.attempt_id:
-            attempt_id = handles.attempt_of_client(caller.client_id, attempt_id_of(request))
-        return await self._polls.receive(
-            caller.resource(request.group),
-            caller.resource(request.message_queue.topic),
-            wanted=wanted,
-            batch_size=batch_size,
-            invisible_ms=invisible_ms,
-            holder=holder,
-            client_id=caller.client_id,
-            poll_until_ms=self._clock.patience_ends_ms(poll_ms),
-            attempt_id=attempt_id,
-            # A push client without ordered consumption would process several messages of one message group at once.
-            heads_only=holder is Holder.PUSH and not client.works_in_order,
-            in_one_frame=in_one_frame,
-            kind=client.kind,
-        )
 
     async def _check_again(
         self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, caller: Caller

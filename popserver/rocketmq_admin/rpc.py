@@ -7,6 +7,7 @@ each field. One server is one deployment, so `deployment_name` of a request is i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from popproto.v2 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
@@ -33,20 +34,13 @@ _LEVELS = {
 }
 
 
-class ServerFacts:
-    """What the server knows about itself. `set_log_level` is None if the server runs inside another program."""
+class ServerFacts(NamedTuple):
+    """Facts about the server. `set_log_level` is None if the server runs inside another program."""
 
-    def __init__(
-        self,
-        version: str,
-        address: str,
-        connections: Callable[[], int],
-        set_log_level: Callable[[str], None] | None,
-    ) -> None:
-        self.version = version
-        self.address = address
-        self.connections = connections
-        self.set_log_level = set_log_level
+    version: str
+    address: str
+    connections: Callable[[], int]
+    set_log_level: Callable[[str], None] | None
 
 
 class RocketmqAdminMethods:

@@ -49,7 +49,12 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
         if row is not None:
             return None
         at_ms = skipped_while_held_ms(tx.conn, receipt.group_id, receipt.message_key, _first_key(tx, receipt))
-        return None if at_ms is None else _was_skipped(group, at_ms)
+        if at_ms is None:
+            return None
+        return InvalidReceiptHandle(
+            f"the receipt handle is no longer valid: an operator has skipped the message for group '{group.name}' while"
+            f" it was held, {utc(at_ms)}; the message is COMMIT, so its work is not to be repeated"
+        )
     if row is not None and row.hold_id == receipt.hold_id and not has_same_order(receipt, row):
         return InvalidReceiptHandle(
             f"the receipt handle was changed after it was given to group '{group.name}': it does not fit the message"
@@ -69,13 +74,6 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
     return InvalidReceiptHandle(
         f"the receipt handle is no longer valid: {why}; the message is {state.shown} in group '{group.name}'."
         " Use the newest handle, and a longer invisible duration"
-    )
-
-
-def _was_skipped(group: Group, at_ms: int) -> PopError:
-    return InvalidReceiptHandle(
-        f"the receipt handle is no longer valid: an operator has skipped the message for group '{group.name}' while it"
-        f" was held, {utc(at_ms)}; the message is COMMIT, so its work is not to be repeated"
     )
 
 

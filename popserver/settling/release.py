@@ -60,13 +60,9 @@ def abandon_holds(tx: Transaction, requests: Sequence[AbandonHolds]) -> list[Pop
     Refused with `TooManyRequests` while a user's own transaction has locked one of them: the writer never waits for
     that. The caller repeats the request.
     """
-    answers: list[PopError | None] = []
-    for request in requests:
-        of_client = _abandon_client(tx, request.client_id) if request.client_id else None
-        of_receipts = _abandon_holds(tx, request.receipts) if request.receipts else None
-        answers.append(of_client or of_receipts)
-        tx.expect(DUE, tx.now_ms + ORPHAN_DELAY_MS)
-    return answers
+    ends_at_ms = tx.now_ms + ORPHAN_DELAY_MS
+    tx.expect(DUE, ends_at_ms)
+    return [_abandon(tx, request, ends_at_ms) for request in requests]
 
 
 @carries_out(CancelDelivery)
@@ -86,18 +82,16 @@ def extend_client_holds(tx: Transaction, requests: Sequence[ExtendClientHolds]) 
     return [None] * len(requests)
 
 
-def _abandon_client(tx: Transaction, client_id: str) -> PopError | None:
-    if deliveries.abandon_client(tx.conn, client_id, tx.now_ms + ORPHAN_DELAY_MS):
-        return None
-    return TooManyRequests(
-        f"a message held by client '{client_id}' is locked by another transaction; repeat the request"
-    )
-
-
-def _abandon_holds(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
-    if deliveries.abandon(tx.conn, (each[:3] for each in receipts), tx.now_ms + ORPHAN_DELAY_MS):
-        return None
-    return TooManyRequests("a message whose client disconnected is locked by another transaction; repeat the request")
+def _abandon(tx: Transaction, request: AbandonHolds, ends_at_ms: int) -> PopError | None:
+    if request.client_id and not deliveries.abandon_client(tx.conn, request.client_id, ends_at_ms):
+        return TooManyRequests(
+            f"a message held by client '{request.client_id}' is locked by another transaction; repeat the request"
+        )
+    if request.receipts and not deliveries.abandon(tx.conn, (each[:3] for each in request.receipts), ends_at_ms):
+        return TooManyRequests(
+            "a message whose client disconnected is locked by another transaction; repeat the request"
+        )
+    return None
 
 
 def _cancel_delivery(tx: Transaction, receipts: Sequence[Receipt]) -> PopError | None:
