@@ -81,19 +81,19 @@ class Clients:
         self._attach = attach
         self._group_members = group_members
         self._leave_lite = leave_lite
-        self._known: dict[str, Client] = {}
+        self._by_id: dict[str, Client] = {}
         # Neither gone nor without its stream: if something is heard of such a client, only `last_seen_ms` changes.
         self.present: dict[str, Client] = {}
         self.consumers = Consumers()
 
     def __len__(self) -> int:
-        return sum(not client.is_gone for client in self._known.values())
+        return sum(not client.is_gone for client in self._by_id.values())
 
     def expect(self, client_id: str) -> None:
         """A client held messages before this server knew it. It has 35 s to connect."""
-        if client_id not in self._known:
+        if client_id not in self._by_id:
             self.seen(client_id)
-        self._known[client_id].is_expected = True
+        self._by_id[client_id].is_expected = True
 
     def has(self, client_id: str) -> bool:
         """Whether the client is connected to this server."""
@@ -101,21 +101,21 @@ class Clients:
 
     def get(self, client_id: str) -> Client | None:
         """The client; None if it is not connected to this server."""
-        client = self._known.get(client_id)
+        client = self._by_id.get(client_id)
         return None if client is None or client.is_gone else client
 
     def here(self) -> list[Client]:
         """The connected clients, sorted by id."""
-        return sorted((each for each in self._known.values() if not each.is_gone), key=lambda client: client.client_id)
+        return sorted((each for each in self._by_id.values() if not each.is_gone), key=lambda client: client.client_id)
 
     def is_attached(self, client_id: str) -> bool:
         """Whether it is a member with a telemetry stream to this server. Only the stream makes it a member."""
-        client = self._known.get(client_id)
+        client = self._by_id.get(client_id)
         return client is not None and not client.is_gone and client.stream is not None and client.membership is not None
 
     def pushes(self, client_id: str) -> None:
         """The client, seen just now, is a push consumer: its holds last while it is connected."""
-        client = self._known.get(client_id)
+        client = self._by_id.get(client_id)
         if client is None or client.is_push:
             return
         client.is_push = True
@@ -129,7 +129,7 @@ class Clients:
         """Announce again to the other servers which push consumers and members are connected here."""
         if self._attach is None:
             return
-        for client in self._known.values():
+        for client in self._by_id.values():
             if client.may_hold and not client.is_gone:
                 self._submit(self._attach, client.client_id)
             if client.membership is not None and not client.is_gone:
@@ -138,9 +138,9 @@ class Clients:
     def seen(self, client_id: str) -> None:
         """The client has sent something: a request, a heartbeat or a settings frame."""
         now_ms = self._clock.now_ms()
-        client = self._known.get(client_id)
+        client = self._by_id.get(client_id)
         if client is None:
-            client = self._known[client_id] = self.present[client_id] = Client(client_id, now_ms)
+            client = self._by_id[client_id] = self.present[client_id] = Client(client_id, now_ms)
             self._watch(client, now_ms + CLIENT_LAPSE_MS)
             return
         self.present[client_id] = client
@@ -159,11 +159,11 @@ class Clients:
     def connected(self, client_id: str, stream: object) -> None:
         """The client opened a telemetry stream; the newest one counts."""
         self.seen(client_id)
-        self._known[client_id].stream = stream
+        self._by_id[client_id].stream = stream
 
     def disconnected(self, client_id: str, stream: object) -> None:
         """A telemetry stream ended without a goodbye."""
-        client = self._known.get(client_id)
+        client = self._by_id.get(client_id)
         if client is None:
             # It said goodbye while the server answered its settings.
             self._group_members.leave(client_id)
@@ -176,7 +176,7 @@ class Clients:
 
     def declares(self, client_id: str, kind: ClientKind | None) -> None:
         """The client has sent settings of this kind of consumer, which may be refused."""
-        client = self._known.get(client_id)
+        client = self._by_id.get(client_id)
         if client is not None:
             client.kind = kind
 
@@ -189,7 +189,7 @@ class Clients:
         """
         if not self.has(client_id):
             self._group_members.leave(client_id)
-        client = self._known.get(client_id)
+        client = self._by_id.get(client_id)
         if client is None:
             return
         client.works_in_order, client.role, client.membership = works_in_order, role, membership
@@ -202,30 +202,30 @@ class Clients:
 
     def introduced(self, client_id: str, language: str, version: str, hostname: str, address: str) -> None:
         """The client has said which library it uses on which machine; its stream came from `address`."""
-        client = self._known.get(client_id)
+        client = self._by_id.get(client_id)
         if client is not None:
             client.language, client.version, client.hostname, client.address = language, version, hostname, address
 
     def role_of(self, client_id: str) -> Role | None:
         """The client's role; None for a client that is no consumer or that this server does not know."""
-        client = self._known.get(client_id)
+        client = self._by_id.get(client_id)
         return None if client is None else client.role
 
     def kind_of(self, client_id: str) -> ClientKind | None:
         """The kind of the consumer, also if its settings were refused; None if this server does not know it."""
-        client = self._known.get(client_id)
+        client = self._by_id.get(client_id)
         return None if client is None else client.kind
 
     def consumers_of(self, group: Resource) -> list[Client]:
         """The group's consumers on this server; those with the same subscription are next to each other."""
-        return [self._known[client_id] for client_id in self.consumers.of(group)]
+        return [self._by_id[client_id] for client_id in self.consumers.of(group)]
 
     def call_opened(self, client_id: str) -> Client:
         """A long call of the client began: while it is open, the client counts as connected."""
         client = self.present.get(client_id)
         if client is None:
             self.seen(client_id)
-            client = self._known[client_id]
+            client = self._by_id[client_id]
         client.open_calls += 1
         return client
 
@@ -238,7 +238,7 @@ class Clients:
 
     def ended(self, client_id: str) -> None:
         """The client said goodbye."""
-        client = self._known.pop(client_id, None)
+        client = self._by_id.pop(client_id, None)
         self.present.pop(client_id, None)
         self.consumers.left(client_id)
         self._group_members.leave(client_id)
@@ -250,7 +250,7 @@ class Clients:
 
     def close(self) -> None:
         """Stop watching clients."""
-        for client in self._known.values():
+        for client in self._by_id.values():
             _cancel(client)
 
     def _watch(self, client: Client, at_ms: int) -> None:
@@ -284,7 +284,7 @@ class Clients:
 
     def _forget(self, client: Client) -> None:
         if client.is_gone:
-            self._known.pop(client.client_id, None)
+            self._by_id.pop(client.client_id, None)
 
     def _abandon_holds(self, client_id: str, *, said_goodbye: bool) -> None:
         self._submit(lambda gone: self._abandon(gone, said_goodbye), client_id)

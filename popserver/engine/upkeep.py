@@ -1,4 +1,4 @@
-"""What the keepers of tables need for upkeep: rows of what is deleted are removed, and times are turned back."""
+"""For the upkeep of tables: remove the rows of deleted things, and turn times back."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from popserver.database.rows import encode_column, rows_parameter
 from popserver.engine.transaction import STEP_ROWS_MAX
 
 
-def remove_step(conn: Connection, key: Column[Any], *of_what_is_gone: ColumnElement[bool]) -> int:
-    """Remove a step of rows of the key's table, so that no transaction is long; returns how many.
+def remove_step(conn: Connection, key: Column[Any], *conditions: ColumnElement[bool]) -> int:
+    """Remove at most `STEP_ROWS_MAX` rows of the key's table that meet the conditions; returns how many.
 
     Keys are read first, because Postgres may repeat a query with a LIMIT for each row.
     """
-    keys = conn.execute(select(key).where(*of_what_is_gone).limit(STEP_ROWS_MAX)).scalars().all()
+    keys = conn.execute(select(key).where(*conditions).limit(STEP_ROWS_MAX)).scalars().all()
     if not keys:
         return 0
     these = select((_NAMES if isinstance(key.type, Text) else _KEYS).c.key)
-    removed = delete(key.table).where(*of_what_is_gone, key.in_(these))
+    removed = delete(key.table).where(*conditions, key.in_(these))
     return conn.execute(removed, {"keys": encode_column(keys)}).rowcount
 
 

@@ -165,10 +165,10 @@ def forget_topic(tx: Transaction, topic_id: int) -> int:
     return _forget(tx, lite_client.c.topic_id == topic_id)
 
 
-def _forget(tx: Transaction, of_what_is_gone: ColumnElement[bool]) -> int:
+def _forget(tx: Transaction, condition: ColumnElement[bool]) -> int:
     """Remove clients, each with what it subscribes to, until the step is full."""
     removed = 0
-    for row in tx.conn.execute(_KEYS.where(of_what_is_gone)).all():
+    for row in tx.conn.execute(_KEYS.where(condition)).all():
         key = PollKey(*row)
         removed += tx.conn.execute(_REMOVE_ALL, _names(key)).rowcount
         removed += tx.conn.execute(_END_CLIENT, _names(key)).rowcount
@@ -215,6 +215,8 @@ _COUNTS = select(func.count(lite_subscription.c.client_id.distinct()), func.coun
 _REMOVE_ALL = delete(lite_subscription).where(*_OF_CLIENT)
 _REMOVE = _REMOVE_ALL.where(_IS_NAMED)
 _other = lite_subscription.alias("other")
+# Both sides by an index: the client's lite topics by its id, the other clients of each by the primary key. It ends at
+# the first one found.
 _SHARED = (
     select(_other.c.lite_topic)
     .select_from(lite_subscription)

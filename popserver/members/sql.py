@@ -213,6 +213,7 @@ def _member(row: _MemberRow) -> Member:
 _GROUPS = rows_parameter("groups", "group_id")
 _PLACES = rows_parameter("places", "group_id", text=("client_id",))
 _ROWS = rows_parameter("rows", "group_id", text=("client_id", "server_id", "model", "subscription"))
+# In the order of the keys, as in all statements that lock members: so servers do not deadlock.
 _LOCK = (
     select(member)
     .select_from(_PLACES)

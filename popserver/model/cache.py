@@ -24,9 +24,6 @@ class LruCache(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __repr__(self) -> str:
-        return f"<LruCache {len(self)} of {self.size} bytes>"
-
     def get(self, key: K) -> V | None:
         """The value; None if it is not in the cache."""
         with self._lock:
@@ -46,10 +43,6 @@ class LruCache(Generic[K, V]):
             self.size += size
             while self.size > self._bytes_max:
                 self._drop(next(iter(self._kept)))
-
-    def forget(self, key: K) -> None:
-        with self._lock:
-            self._drop(key)
 
     def clear(self) -> None:
         with self._lock:

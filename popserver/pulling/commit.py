@@ -57,18 +57,15 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
     now = dict(before)
     judged = [
         [
-            _judge(offset, key, now, ends, begins=each.begins)
+            (key, _judge(offset, key, now, ends, begins=each.begins))
             for offset, key in zip(each.offsets, each.progress_keys(), strict=True)
         ]
         for each in good
     ]
     _write(tx, before, now)
-    accepted = {each.group for said, each in zip(judged, good, strict=True) if None in said}
+    accepted = {each.group for pairs, each in zip(judged, good, strict=True) if any(why is None for _, why in pairs)}
     catalog_groups.set_modes(tx, accepted, Mode.PULL)
-    outcomes = iter(
-        [Committed(refusal, now.get(key, NO_PROGRESS)) for refusal, key in zip(said, each.progress_keys(), strict=True)]
-        for said, each in zip(judged, good, strict=True)
-    )
+    outcomes = iter([Committed(why, now.get(key, NO_PROGRESS)) for key, why in pairs] for pairs in judged)
     return [denied[each.group] if each.group in denied else next(outcomes) for each in requests]
 
 

@@ -225,6 +225,8 @@ def _not_stored(request: SendBack) -> MessageNotFound:
 
 
 _KEYS = rows_parameter("keys", "message_key")
+# A message has at most one retry in a topic, which the index `message_retry_once` finds: its condition is that of
+# `RETRIES`. An outer join, because a group without progress in the queue was never reset there.
 _COPIES = (
     select(
         RETRIES.c.copy_of,

@@ -48,7 +48,7 @@ def fetch(conn: Connection, request: Receive, known: Judged, enough: int, work: 
     assert isinstance(wanted, SqlFilter), "the database applies other filters"
     batch = receive.receive_batch_of([request])._replace(room=max(enough, request.batch_size))
     queues = scan.queues_of(conn, batch)
-    ranges = {queue.queue_id: _known(known, queue) for queue in queues if queue.next_offset < queue.end_offset}
+    ranges = {queue.queue_id: _judged_range(known, queue) for queue in queues if queue.next_offset < queue.end_offset}
     behind = Unjudged([], 0)
     if batch.takes_groups:
         behind = message_groups.to_judge(conn, batch, queues, wanted, work.messages(wanted))
@@ -95,7 +95,7 @@ def _judge_behind(fetched: FetchedMessages, work: Work) -> dict[int, bool]:
     return {row[0]: known[row[0]] for row in rows if row[0] in known}
 
 
-def _known(known: Judged, queue: QueueToScan) -> KeyRange:
+def _judged_range(known: Judged, queue: QueueToScan) -> KeyRange:
     from_key = message_key(queue.queue_id, max(queue.next_offset, queue.min_offset))
     return known.range_of(queue.queue_id, from_key) or KeyRange(from_key, from_key, ())
 

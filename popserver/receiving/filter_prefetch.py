@@ -62,7 +62,7 @@ class FilterPrefetch:
         key = _filter_key(request)
         ahead = self._acquire(key)
         try:
-            judged = await self._known(ahead, request)
+            judged = await self._judged_for(ahead, request)
         except BaseException:
             self._release(key)
             raise
@@ -79,7 +79,7 @@ class FilterPrefetch:
             ahead.left = 0
         self._release(key)
 
-    async def _known(self, ahead: _Prefetched, request: Receive) -> Judged:
+    async def _judged_for(self, ahead: _Prefetched, request: Receive) -> Judged:
         # Messages of a higher priority may have arrived; they go before the judged ones.
         if ahead.left < request.batch_size or ahead.judged.behind or MessageType.PRIORITY in request.topic.accepts:
             # All waiting receives continue at the same moment, so they share one transaction.

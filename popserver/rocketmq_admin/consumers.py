@@ -109,7 +109,7 @@ class ConsumerAdminMethods:
         return wire.PrintThreadStackTraceResponse(status=status.OK, thread_stack_trace=str(trace))
 
     async def verify_message(self, request: wire.VerifyMessageRequest, caller: Caller) -> wire.VerifyMessageResponse:
-        """The status is the outcome that the client says."""
+        """The status is the outcome that the client reports."""
         self._check_client(request, caller)
         topic = caller.resource(request.topic) if request.topic.name else None
         found = await self._operations.message(topic, request.message_id)
@@ -191,20 +191,20 @@ def _listed(count: int, what: str) -> pb.Status:
     return status.listed(count, LISTED_MAX, what, "name both a group and a topic")
 
 
-def _info(found: Subscribed, said: Declared | None, *, is_alike: bool) -> wire.SubscriptionInfo:
+def _info(found: Subscribed, declaration: Declared | None, *, is_alike: bool) -> wire.SubscriptionInfo:
     """A subscription as its group has it: with the filter of the first connected consumer."""
     info = wire.SubscriptionInfo(
         group=convert.as_resource(found.group),
         topic=convert.as_resource(found.topic),
-        online=said is not None,
+        online=declaration is not None,
         message_model=_stored_model(found),
         subscription_consistency=is_alike,
     )
-    if said is not None:
-        filter_as_text = shown_filter(found.topic, said.filter)
+    if declaration is not None:
+        filter_as_text = shown_filter(found.topic, declaration.filter)
         info.expression.CopyFrom(convert.subscription_entry(filter_as_text).expression)
-        info.message_model = wire.LITE_SELECTIVE if found.is_lite else _MODELS[said.model]
-        convert.set_ms(info.last_update_timestamp, said.last_seen_ms)
+        info.message_model = wire.LITE_SELECTIVE if found.is_lite else _MODELS[declaration.model]
+        convert.set_ms(info.last_update_timestamp, declaration.last_seen_ms)
     return info
 
 
@@ -250,12 +250,12 @@ def _queue_item(owned: OwnedQueue) -> wire.MessageQueueItem:
 
 
 def _status_of(outcome: Outcome) -> pb.Status:
-    """A client may say any code. A code that could be this server's own would be misunderstood."""
+    """A client may send any code. A code that could be this server's own would be misunderstood."""
     if outcome.code in _OUTCOMES:
         return pb.Status(code=outcome.code, message=outcome.sentence)  # type: ignore[arg-type]
     names = pb.Code.DESCRIPTOR.values_by_number
-    said = names[outcome.code].name if outcome.code in names else str(outcome.code)
-    return pb.Status(code=pb.FAILED_TO_CONSUME_MESSAGE, message=f"the client says {said}: {outcome.sentence}")
+    code = names[outcome.code].name if outcome.code in names else str(outcome.code)
+    return pb.Status(code=pb.FAILED_TO_CONSUME_MESSAGE, message=f"the client says {code}: {outcome.sentence}")
 
 
 _OUTCOMES = frozenset({pb.OK, pb.FAILED_TO_CONSUME_MESSAGE, pb.NOT_IMPLEMENTED, pb.VERIFY_FIFO_MESSAGE_UNSUPPORTED})

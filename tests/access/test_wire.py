@@ -454,7 +454,7 @@ async def test_a_stolen_client_id_brings_nothing(guard: Door) -> None:
         for stream in (mine, others):
             await stream.write(producing("flights"))
             assert (await stream.read()).status.code == pb.OK
-        assert {client.client_id for client in guard.broker.sessions.clients._known.values()} == {
+        assert {client.client_id for client in guard.broker.sessions.clients._by_id.values()} == {
             "alice/test-client",
             "bob/test-client",
         }

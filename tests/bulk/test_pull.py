@@ -300,13 +300,13 @@ async def test_a_client_is_there_while_it_reads(door: Door, monkeypatch: pytest.
     page, seen = door.broker.consuming.bulk.page, []
 
     async def look(stretch: Any) -> Any:
-        seen.append(door.broker.sessions.clients._known[CLIENT].open_calls)
+        seen.append(door.broker.sessions.clients._by_id[CLIENT].open_calls)
         return await page(stretch)
 
     monkeypatch.setattr(door.broker.consuming.bulk, "page", look)
     await pull_bulk(door)
     assert seen == [1]
-    assert door.broker.sessions.clients._known[CLIENT].open_calls == 0
+    assert door.broker.sessions.clients._by_id[CLIENT].open_calls == 0
 
 
 async def test_whoever_breaks_off_is_served_no_further(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +326,7 @@ async def test_whoever_breaks_off_is_served_no_further(door: Door, monkeypatch: 
     await call.read()
     await call.read()
     call.cancel()
-    await until(lambda: door.broker.sessions.clients._known[CLIENT].open_calls == 0)
+    await until(lambda: door.broker.sessions.clients._by_id[CLIENT].open_calls == 0)
     assert len(pages) < 24
 
 

@@ -200,7 +200,7 @@ async def test_one_that_comes_back_later_starts_anew(broker: RunningBroker) -> N
 async def test_a_gone_client_is_forgotten_in_the_end(broker: RunningBroker) -> None:
     await hold(broker)
     await broker.advance(200 * SECOND)
-    assert broker.broker.sessions.clients._known == {}
+    assert broker.broker.sessions.clients._by_id == {}
 
 
 async def test_a_lapse_costs_nothing_where_no_push_hold_can_be(broker: RunningBroker) -> None:
@@ -216,7 +216,7 @@ async def test_a_lapse_costs_nothing_where_no_push_hold_can_be(broker: RunningBr
     clients.seen("c1")
     await broker.advance(200 * SECOND)
     assert written == ["c0"]
-    assert clients._known == {}
+    assert clients._by_id == {}
 
 
 def noting(deed: Callable[..., Awaitable[None]], noted: list[str]) -> Callable[..., Awaitable[None]]:
