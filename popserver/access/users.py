@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from popserver.access import sql
 from popserver.access.flow import Access
 from popserver.access.rules import Policy, User, Verdict, check_access_key, check_policy, check_secret
 from popserver.access.sql import Acl
 from popserver.engine.reader import Reader
+from popserver.engine.transaction import Request
 from popserver.engine.writer import Writer
 from popserver.model.acl import Action, Effect, ResourceKind, Right
 from popserver.model.names import Resource
+
+S = TypeVar("S")
 
 
 class Users:
@@ -24,9 +29,7 @@ class Users:
         """Create a user. Raises `AlreadyExists`."""
         check_access_key(access_key)
         check_secret(secret)
-        user = await self._writer.submit(sql.CreateUser(access_key, secret, is_admin))
-        await self._access.reload()
-        return user
+        return await self._change(sql.CreateUser(access_key, secret, is_admin))
 
     async def ensure_admin(self, access_key: str, secret: str) -> bool:
         """Create the admin unless the user exists. Returns whether the user has this secret."""
@@ -46,23 +49,17 @@ class Users:
 
     async def remove(self, access_key: str) -> None:
         """Remove a user with its policies. Raises `BadRequest` for the last admin if callers must sign."""
-        await self._writer.submit(sql.DeleteUser(access_key, keep_admin=self._access.is_on))
-        await self._access.reload()
+        await self._change(sql.DeleteUser(access_key, keep_admin=self._access.is_on))
 
     async def add_policy(
         self, access_key: str, effect: Effect, actions: tuple[Action, ...], kind: ResourceKind, resource: Resource
     ) -> Policy:
         """Add a policy. If a policy with the same user, effect and resource exists, it gets the actions."""
         check_policy(actions, kind, resource)
-        request = sql.AddPolicy(access_key, effect, actions, kind, resource)
-        policy = await self._writer.submit(request)
-        await self._access.reload()
-        return policy
+        return await self._change(sql.AddPolicy(access_key, effect, actions, kind, resource))
 
     async def remove_policy(self, policy_id: int) -> Policy:
-        policy = await self._writer.submit(sql.RemovePolicy(policy_id))
-        await self._access.reload()
-        return policy
+        return await self._change(sql.RemovePolicy(policy_id))
 
     async def everything(self) -> Acl:
         """All users and policies that are stored now."""
@@ -73,7 +70,7 @@ class Users:
         await self._access.reload()
         return self._access.explain(access_key, right)
 
-    async def _change(self, change: sql.ChangeUser) -> User:
-        user = await self._writer.submit(change)
+    async def _change(self, request: Request[S]) -> S:
+        changed = await self._writer.submit(request)
         await self._access.reload()
-        return user
+        return changed

@@ -10,11 +10,12 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.administration.disk import DiskSpace
 from popserver.administration.facts import Lag, MessageState
 from popserver.administration.filter_trial import Match
-from popserver.administration.flow import Consumer, GroupFacts
+from popserver.administration.flow import GroupFacts
 from popserver.administration.holds import Hold, LockedGroup
 from popserver.catalog.facts import TopicFacts
 from popserver.catalog.pauses import FirstPauses, GroupPause
 from popserver.clients import settings
+from popserver.clients.clients import Client
 from popserver.cluster.sql import KnownServer
 from popserver.delivery.history import HistoryStep
 from popserver.engine.meters import Histogram
@@ -131,16 +132,18 @@ def group_facts(facts: GroupFacts) -> wire.Group:
     return answer
 
 
-def _consumer(consumer: Consumer) -> wire.Consumer:
+def _consumer(client: Client) -> wire.Consumer:
+    role = client.role
+    assert role is not None, "only a client with a role is a consumer"
     return wire.Consumer(
-        client_id=consumer.client_id,
-        client_type=settings.client_type(consumer.kind),
-        language=consumer.library[0],
-        version=consumer.library[1],
-        last_seen=convert.timestamp(consumer.last_seen_ms),
-        connected=consumer.is_connected,
-        subscriptions=map(convert.subscription_entry, consumer.subscription.filters),
-        more_subscriptions=consumer.subscription.more,
+        client_id=client.client_id,
+        client_type=settings.client_type(role.kind),
+        language=client.language,
+        version=client.version,
+        last_seen=convert.timestamp(client.last_seen_ms),
+        connected=client.stream is not None,
+        subscriptions=map(convert.subscription_entry, role.subscription.filters),
+        more_subscriptions=role.subscription.more,
     )
 
 

@@ -28,7 +28,6 @@ from popserver.delivery.history import HistoryStep
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
 from popserver.filters import sql as filters_sql
-from popserver.filters.subscription import ClientKind, Subscription
 from popserver.lite.facts import LiteGroupFacts, lite_group_facts
 from popserver.maintenance.timekeeper import Timekeeper
 from popserver.members.flow import GroupMembers
@@ -60,22 +59,11 @@ class GroupFacts(NamedTuple):
 
     group: Group
     lag: list[Lag]
-    consumers: list[Consumer]
+    consumers: list[Client]
     redeliveries: Share
     hints: list[str]
     pauses: FirstPauses
     lite: LiteGroupFacts
-
-
-class Consumer(NamedTuple):
-    """A consumer of a group on this server."""
-
-    client_id: str
-    kind: ClientKind
-    last_seen_ms: int
-    is_connected: bool
-    subscription: Subscription
-    library: tuple[str, str]  # its language and version
 
 
 class Why(NamedTuple):
@@ -199,7 +187,7 @@ class Administration:
         share = self._redeliveries.share(group.group_id, self._clock.now_ms())
         idle = await self._group_members.idle_hint(name)
         hints = [clients.consumers.disagreement(name), hint(group.name, share), idle]
-        consumers = [_consumer(each) for each in clients.consumers_of(name)]
+        consumers = clients.consumers_of(name)
         return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint], pauses, lite)
 
     async def groups(self, namespace: str | None, after: Resource | None) -> GroupPage:
@@ -342,13 +330,6 @@ def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag], 
 def _groups(conn: Connection, namespace: str | None, after: Resource | None) -> GroupPage:
     groups, count = catalog_facts.list_groups(conn, namespace, after, PAGE_MAX)
     return groups, catalog_pauses.pauses_of(conn, [each.group_id for each in groups], LISTED_PAUSES_MAX), count
-
-
-def _consumer(client: Client) -> Consumer:
-    assert client.role is not None, "only who has a role is a consumer"
-    kind, subscription = client.role.kind, client.role.subscription
-    library = client.language, client.version
-    return Consumer(client.client_id, kind, client.last_seen_ms, client.stream is not None, subscription, library)
 
 
 def _check_own_topic(name: Resource) -> None:

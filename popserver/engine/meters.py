@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from time import perf_counter
@@ -37,7 +38,7 @@ Key = TypeVar("Key")
 Counted = TypeVar("Counted")
 Made = TypeVar("Made")
 
-now_s = perf_counter  # measures, and does not tell the time
+now_s = perf_counter  # for measuring; it is not the time of day
 
 
 class Histogram:
@@ -61,49 +62,43 @@ class Histogram:
         return sum(self.counts)
 
 
+@dataclass(slots=True, eq=False)
 class Sent:
     """Messages of one type that producers sent to a topic."""
 
-    __slots__ = ("sizes",)
-
-    def __init__(self) -> None:
-        self.sizes = Histogram(SIZE_BYTES)  # of the bodies
+    sizes: Histogram = field(default_factory=partial(Histogram, SIZE_BYTES))  # of the bodies
 
 
+@dataclass(slots=True, eq=False)
 class Delivered:
     """Messages of a topic that were delivered to a group."""
 
-    __slots__ = ("acks", "bytes", "delays", "held", "holds", "requeued", "retries", "retry_bytes")
+    delays: Histogram = field(
+        default_factory=partial(Histogram, DELIVERY_MS)
+    )  # of first attempts, in ms, from storing on
+    bytes: int = 0  # of their bodies
+    held: int = 0  # first attempts of bulk receives and pulls, whose delays are not known
+    retries: int = 0
+    retry_bytes: int = 0
+    holds: int = 0  # deliveries that consumers have to ack: all but those of pulls
+    acks: int = 0
+    requeued: int = 0  # became READY again, because a hold or a retry interval ended
 
-    def __init__(self) -> None:
-        self.delays = Histogram(DELIVERY_MS)  # of first attempts: from storing to delivery, in ms
-        self.bytes = 0  # of their bodies
-        self.held = 0  # first attempts of bulk receives and pulls, whose delays are not known
-        self.retries = 0
-        self.retry_bytes = 0
-        self.holds = 0  # deliveries that consumers have to ack: all but those of pulls
-        self.acks = 0
-        self.requeued = 0  # became READY again, because a hold or a retry interval ended
 
-
+@dataclass(slots=True, eq=False)
 class Ended:
     """The decisions about half messages of a topic. Repeated decisions do not count."""
 
-    __slots__ = ("ages", "rollbacks")
-
-    def __init__(self) -> None:
-        self.ages = Histogram(DECISION_S)  # of committed ones: from storing to the decision, in seconds
-        self.rollbacks = 0
+    ages: Histogram = field(default_factory=partial(Histogram, DECISION_S))  # of committed ones, in s, from storing on
+    rollbacks: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Timed:
     """Delayed messages of a topic. One of a user's transaction counts when it enters its queue."""
 
-    __slots__ = ("delays", "entered")
-
-    def __init__(self) -> None:
-        self.delays = Histogram(DELAY_S)  # from storing to the delivery time, in seconds
-        self.entered = 0  # their queues, when they were due
+    delays: Histogram = field(default_factory=partial(Histogram, DELAY_S))  # in s, from storing on
+    entered: int = 0  # their queues, when they were due
 
 
 class Created(Enum):

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -103,17 +104,15 @@ class ClientGauge(NamedTuple):
     value: float
 
 
+@dataclass(slots=True)
 class _Last:
     """What a client sent last: totals of a histogram, or in `total` what it has cached."""
 
-    __slots__ = ("counts", "measured_ns", "seen_ms", "started_ns", "total")
-
-    def __init__(self) -> None:
-        self.counts: Sequence[int] = ()
-        self.total = 0.0
-        self.started_ns = 0
-        self.measured_ns = 0
-        self.seen_ms = 0
+    counts: Sequence[int] = ()
+    total: float = 0.0
+    started_ns: int = 0
+    measured_ns: int = 0
+    seen_ms: int = 0
 
 
 class _Exported:

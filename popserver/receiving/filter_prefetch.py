@@ -8,7 +8,7 @@ ones do not wait for them.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from popserver.engine.reader import Reader
@@ -31,17 +31,17 @@ _SMALL = 64
 _FilterKey = tuple[int, int, SqlFilter]
 
 
+@dataclass(slots=True, eq=False)
 class _Prefetched:
     """The judged messages for the receives of one group with the same filter."""
 
-    def __init__(self) -> None:
-        self.judged = NOTHING_JUDGED
-        self.left = 0  # accepted messages that no receive was given yet
-        self.under_way = 0  # batch sizes of receives that are not answered yet, summed
-        self.taken = 0  # batch sizes of all receives so far, summed
-        self.is_all = False  # there were no other messages to judge
-        self.work = Work()
-        self.task: asyncio.Task[None] | None = None
+    judged: Judged = NOTHING_JUDGED
+    left: int = 0  # accepted messages that no receive was given yet
+    under_way: int = 0  # batch sizes of receives that are not answered yet, summed
+    taken: int = 0  # batch sizes of all receives so far, summed
+    is_all: bool = False  # there were no other messages to judge
+    work: Work = field(default_factory=Work)
+    task: asyncio.Task[None] | None = None
 
 
 class FilterPrefetch:

@@ -24,6 +24,6 @@ def hanging_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(readiness, "ANSWER_MS", 50)
         patch.setattr(readiness, "REMEMBERED_MS", 0)
-        patch.setattr(disk, "look", hang)
+        patch.setattr(disk, "check", hang)
         yield
         let_go.set()

@@ -43,7 +43,7 @@ async def test_a_database_that_refuses_is_told_in_its_own_words(web: App, monkey
     def refuse(_conn: Connection, _file: Path | None) -> None:
         raise StoreUnavailable("orders-db does not answer (connection refused); check that it runs, and repeat")
 
-    monkeypatch.setattr(disk, "look", refuse)
+    monkeypatch.setattr(disk, "check", refuse)
     assert "connection refused" in reason(await get(web.http_endpoint, "/readyz"), "database")
 
 

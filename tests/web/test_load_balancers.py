@@ -45,7 +45,7 @@ async def test_a_check_by_options_fails_when_the_server_is_not_ready(web: App, m
     def refuse(_conn: Connection, _file: Path | None) -> None:
         raise StoreUnavailable("orders-db does not answer")
 
-    monkeypatch.setattr(disk, "look", refuse)
+    monkeypatch.setattr(disk, "check", refuse)
     reader, writer = await connect(web.http_endpoint)
     writer.write(b"OPTIONS /readyz HTTP/1.0\r\n\r\n")
     assert (await answer(reader, writer)).status == 503
