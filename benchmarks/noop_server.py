@@ -94,7 +94,7 @@ class InstantWriter:
     def _append(self, wish: Append) -> list[SendResult]:
         if wish.topic.name.name.startswith(ECHO_TOPIC):
             self._sent[wish.topic.topic_id] += wish.messages
-            self._loop.call_soon(self.effects.ready, [wish.topic.topic_id])
+            self._loop.call_soon(self.effects.ready, {wish.topic.topic_id: None})
         first, number = self._offset, wish.topic.queues[0].number
         self._offset += len(wish.messages)
         return [SendResult(each.message_id, number, offset) for offset, each in enumerate(wish.messages, start=first)]
