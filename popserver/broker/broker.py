@@ -92,11 +92,6 @@ class Broker:
         """Receives and pulls that wait for messages."""
         return self.engine.wakeups.parked + self.consuming.pulls.parked.count + self.paused.waiting
 
-    @property
-    def open_polls(self) -> int:
-        """Parked receives and pulls, and receives that are reading the store for the first time."""
-        return self.consuming.polls.open + self.consuming.pulls.parked.count
-
     async def start(self) -> None:
         """Begin with the work in the store: what is due, and push consumers with open holds. The writer must run."""
         await self.paused.reload()

@@ -68,7 +68,7 @@ async def test_streams_that_break_at_the_same_time_free_them_as_well(held: Sever
 
 @pytest.mark.parametrize("heard_at", ["a", "b"])
 async def test_a_goodbye_at_any_server_counts(held: SeveralBrokers, heard_at: str) -> None:
-    getattr(held, heard_at).broker.clients.ended("c1")
+    getattr(held, heard_at).broker.sessions.clients.ended("c1")
     await held.advance(SECOND)
     assert await state(held.a) is State.READY
 

@@ -78,10 +78,10 @@ async def test_a_poll_beside_another_ends_earlier_before_its_deadline(tmp_path: 
             await parked(door, number + 1)
         await clock.advance(15_000, door.broker.settle)
         assert [each.code for each in await polls[1]] == [pb.MESSAGE_NOT_FOUND]
-        assert door.broker.open_polls == 1
+        assert door.broker.consuming.open == 1
         await clock.advance(5_000, door.broker.settle)
         assert [each.code for each in await polls[0]] == [pb.MESSAGE_NOT_FOUND]
-        assert door.broker.open_polls == 0
+        assert door.broker.consuming.open == 0
 
 
 @pytest.mark.row("A12")
