@@ -60,7 +60,7 @@ class OwnCertificate(Protocol):
     def key(self) -> bytes: ...
 
 
-class Place(Protocol):
+class MountContext(Protocol):
     """The server that mounts the console. endpoint: `HOST:PORT`, in reach of this machine. certificate: to show there,
     if clients need one."""
 
@@ -77,13 +77,16 @@ class Place(Protocol):
 
 
 @asynccontextmanager
-async def mounted(place: Place) -> AsyncIterator[list[Mount]]:
+async def mounted(context: MountContext) -> AsyncIterator[list[Mount]]:
     """The console inside a server, which it asks over gRPC like any other client."""
     # The way is inside this machine, and the certificate may be for another name.
-    cert, key = (None, None) if place.certificate is None else (place.certificate.chain, place.certificate.key)
-    tls = Tls(insecure=True, cert=cert, key=key) if place.tls == "tls" else False
+    cert, key = (None, None) if context.certificate is None else (context.certificate.chain, context.certificate.key)
+    tls = Tls(insecure=True, cert=cert, key=key) if context.tls == "tls" else False
     settings = Settings(
-        ClientConfig(place.endpoint, tls=tls), any_host=place.must_sign, hosts=place.hosts, must_sign=place.must_sign
+        ClientConfig(context.endpoint, tls=tls),
+        any_host=context.must_sign,
+        hosts=context.hosts,
+        must_sign=context.must_sign,
     )
     made = app(settings)
     try:

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from popport.below import Below
 from popport.bodies import Bodies, room_for
-from popport.connections import Places
+from popport.connections import ConnectionSlots
 from popport.serving import http_config
 from popport.shares import Count
 
@@ -22,7 +22,7 @@ def server_of(app: ASGIApp, path: str = "") -> uvicorn.Server:
     return uvicorn.Server(
         http_config(
             Below(Bodies(app, Count(room_for(CONNECTIONS_MAX))), path),
-            Places(Count(CONNECTIONS_MAX)),
+            ConnectionSlots(Count(CONNECTIONS_MAX)),
             logging.getLogger("uvicorn.error"),
             log_level="warning",
             lifespan="on",

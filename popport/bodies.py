@@ -44,7 +44,7 @@ class Bodies:
             await self._read_and_pass_on(scope, receive, send)
 
     async def _read_and_pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Only bytes that have arrived take room, so that who announces many and sends none keeps nobody out."""
+        """Only bytes that have arrived count: declaring a large body reserves nothing."""
         body, taken = bytearray(), 0
         caller = network_of(scope["client"][0] if scope["client"] else "")
         try:

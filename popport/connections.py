@@ -24,10 +24,10 @@ UNREAD_S = 30.0  # until a client has read what it was sent
 class HttpConnection(H11Protocol):
     """One client's connection."""
 
-    def __init__(self, places: Places, logger: logging.Logger, *given: Any, **named: Any) -> None:
-        """`places`: of all connections of the port. `logger`: for what uvicorn says. The rest is uvicorn's."""
+    def __init__(self, slots: ConnectionSlots, logger: logging.Logger, *given: Any, **named: Any) -> None:
+        """`slots`: of all connections of the port. `logger`: for what uvicorn says. The rest is uvicorn's."""
         super().__init__(*given, **named)
-        self._places = places
+        self._slots = slots
         self.logger = logger
         self.access_log = False
         self.has_answered = False
@@ -38,7 +38,7 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.network = network_of(self.client[0] if self.client else "unknown")
-        if not self._places.take(self):
+        if not self._slots.take(self):
             transport.abort()
             return
         # `pause_writing` is then called for every byte that waits. A connection that is closed waits for all of them.
@@ -49,7 +49,7 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
         self._stop(self._deadline)
         self._stop(self._unread)
-        self._places.give_back(self)
+        self._slots.give_back(self)
 
     @property
     def waits_for_client(self) -> bool:
@@ -95,32 +95,32 @@ class HttpConnection(H11Protocol):
             timer.cancel()
 
 
-class Places:
+class ConnectionSlots:
     """The connections of a port, of which an address may have half.
 
-    When all places are taken, a caller whose address has fewer gets one of the address that has most, so that a few
+    When all slots are taken, a caller whose address has fewer gets one of the address that has most, so that a few
     addresses cannot keep supervisors out.
     """
 
-    def __init__(self, room: Count, tell_refused: Callable[[str], None] = lambda _: None) -> None:
-        """`room`: how many places there are. `tell_refused` is called with the address of who gets none."""
+    def __init__(self, room: Count, on_refused: Callable[[str], None] = lambda _: None) -> None:
+        """`room`: how many slots there are. `on_refused` is called with the address that gets none."""
         self._shares = Shares(room, max(1, room.limit // 2))
-        self._tell_refused = tell_refused
+        self._on_refused = on_refused
         self._taken: dict[str, dict[HttpConnection, None]] = {}  # by address; the oldest first
 
     def take(self, connection: HttpConnection) -> bool:
-        """Take a place until `give_back`. Returns False if there is none for this address."""
+        """Take a slot until `give_back`. Returns False if there is none for this address."""
         room, network = self._shares.budget, connection.network
         if room.used >= room.limit and not self._shares.has_all(network):
             self._make_room(network)
         if not self._shares.take(network):
-            self._tell_refused(network)
+            self._on_refused(network)
             return False
         self._taken.setdefault(network, {})[connection] = None
         return True
 
     def give_back(self, connection: HttpConnection) -> None:
-        """Free the place of a connection, if it still has one."""
+        """Free the slot of a connection, if it still has one."""
         theirs = self._taken.get(connection.network, {})
         if connection not in theirs:
             return
@@ -130,7 +130,7 @@ class Places:
         self._shares.give_back(connection.network)
 
     def _make_room(self, network: str) -> None:
-        """Close a connection for a new one of this address, if there is one that needs its place less."""
+        """Close a connection for a new one of this address, if there is one that needs its slot less."""
         own = len(self._taken.get(network, ()))
         ranked = [
             (rank, -len(theirs), connection)

@@ -72,7 +72,7 @@ class Monitoring:
         """Answer over HTTP."""
         if self.web is None:
             return
-        from popserver.web.mounts import Place
+        from popserver.web.mounts import MountContext
         from popserver.web.pages import HealthPages, MetricsPage
         from popserver.web.readers import Readers
 
@@ -91,8 +91,8 @@ class Monitoring:
                 " sign (--auth), let the proxy ask who comes, or give --insecure if only trusted people reach it",
             )
         names, asks = frozenset(config.allow_host), config.tls_client_ca is not None
-        place = Place(reached, config.tls, config.auth, __version__, names, asks, self.own_client)
-        await self.web.start(place, own, config.http_path)
+        context = MountContext(reached, config.tls, config.auth, __version__, names, asks, self.own_client)
+        await self.web.start(context, own, config.http_path)
 
     def push(self, server: PopServer) -> None:
         """Begin to push metrics."""

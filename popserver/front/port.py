@@ -184,7 +184,7 @@ class Accepted:
                     self._socket.send(NO_TLS)
             with suppress(OSError):
                 self._socket.recv(UNREAD_BYTES)  # otherwise the client sees a reset instead of an end
-            self.turn_away(f"its first byte is 0x{first[0]:02x}, which begins neither of the protocols of this port")
+            self.turn_away(f"it is not a TLS or HTTP/2 connection (first byte 0x{first[0]:02x})")
             return
         self._stop_waiting()
         self._listener.connections.spoke(self)

@@ -1,6 +1,6 @@
-"""Which connection is joined to the server next: addresses take turns, at a limited rate.
+"""Admission order of new connections: addresses take turns, at a limited rate.
 
-Joining a connection costs the server about a millisecond. A flood of connections must not delay the calls of other
+Admitting a connection costs the server about a millisecond. A flood of connections must not delay the calls of other
 clients, nor a new connection from another address.
 """
 

@@ -56,7 +56,7 @@ class CallConnection(Protocol):
     def waits(self, waiting: Waiting) -> None:
         """The client must do something: send the rest of a request, or read an answer."""
 
-    def waits_no_more(self, waiting: Waiting) -> None:
+    def stops_waiting(self, waiting: Waiting) -> None:
         """The client has done it, or nobody waits for it any more."""
 
     def signed(self) -> None:
@@ -180,7 +180,7 @@ class Http2Call:
         size = self.size
         if size is None or self._arrived < size + PREFIX_BYTES:
             return None
-        self.holder.waits_no_more(self)
+        self.holder.stops_waiting(self)
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         rest = data[PREFIX_BYTES + size :]
         self._chunks = [rest] if rest else []
@@ -265,7 +265,7 @@ class Http2Call:
 
     def ended(self) -> None:
         self.is_ended = True
-        self.holder.waits_no_more(self)
+        self.holder.stops_waiting(self)
         if self._ending is not None:
             self._ending.cancel()
             self._end()
@@ -279,7 +279,7 @@ class Http2Call:
         self._writers.clear()
 
     def closed(self, *, by_client: bool) -> None:
-        self.holder.waits_no_more(self)
+        self.holder.stops_waiting(self)
         self.holder.keeps(-self._kept)
         self._kept = 0
         self._chunks.clear()
@@ -324,7 +324,7 @@ class Http2Call:
             self._abandon(EndStatus(EndCode.DEADLINE_EXCEEDED))
 
     def give_up(self) -> None:
-        self.holder.waits_no_more(self)
+        self.holder.stops_waiting(self)
         if self.finished_s is not None:
             self.reset()
             self.holder.was_reset()

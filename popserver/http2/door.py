@@ -11,7 +11,7 @@ import structlog
 from popserver.front.connections import ConnectionLimits, Connections
 from popserver.front.port import PREFACE, TLS_HANDSHAKE, PortListener, TlsContexts
 from popserver.http2.frames import ConnectionFailure, ErrorCode
-from popserver.http2.protocol import ClientConnection, Patience, Shared
+from popserver.http2.protocol import ClientConnection, Shared, Timeouts
 from popserver.model.budget import Budget
 from popserver.transport.call import Service
 from popserver.transport.limits import CallLimits
@@ -47,14 +47,14 @@ class Http2Door:
         self._option = f"--{purpose or 'port'}"
         self._handshake_s = limits.handshake_ms / 1_000
         self._shared = Shared(
-            Patience(self._handshake_s, limits.idle_ms / 1_000, limits.answer_ms / 1_000),
+            Timeouts(self._handshake_s, limits.idle_ms / 1_000, limits.answer_ms / 1_000),
             limits.calls_per_connection_max,
             kept_max=limits.incoming_bytes_max // 4,
             too_much=self._too_much,
         )
         self._listeners: list[PortListener] = []
         self._look: asyncio.TimerHandle | None = None
-        self._end_worst: asyncio.TimerHandle | None = None
+        self._closing: asyncio.TimerHandle | None = None
 
     @property
     def connections_max(self) -> int:
@@ -118,8 +118,8 @@ class Http2Door:
             await self._cancel()
         if self._look is not None:
             self._look.cancel()
-        if self._end_worst is not None:
-            self._end_worst.cancel()
+        if self._closing is not None:
+            self._closing.cancel()
 
     async def _cancel(self) -> None:
         for client in self._clients:
@@ -142,16 +142,16 @@ class Http2Door:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         for client in self._clients:
-            client.look(now_s)
+            client.check_timeouts(now_s)
         self._look = loop.call_later(LOOK_S, self._look_at_all)
 
     def _too_much(self) -> None:
-        if self._end_worst is None:
-            self._end_worst = asyncio.get_running_loop().call_later(KEPT_S, self._end_the_worst)
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().call_later(KEPT_S, self._close_largest)
 
-    def _end_the_worst(self) -> None:
+    def _close_largest(self) -> None:
         """Close the connections that sent most, until the rest fits."""
-        self._end_worst = None
+        self._closing = None
         # What a failed connection keeps is freed some time later, so it is subtracted here.
         excess = self._shared.kept - self._shared.kept_max
         for client in sorted(self._clients, key=lambda each: each.kept, reverse=True):

@@ -52,7 +52,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """How long a client may take, in seconds."""
 
     handshake_s: float  # to send its settings
@@ -64,7 +64,7 @@ class Patience:
 class Shared:
     """What all connections of a server share."""
 
-    patience: Patience
+    timeouts: Timeouts
     streams_max: int
     routes: Mapping[str, Route] = field(default_factory=dict)  # by path
     clients: dict[ClientConnection, None] = field(default_factory=dict)
@@ -253,11 +253,11 @@ class ClientConnection(asyncio.Protocol):
         if len(waits) > WAITING_MAX:
             next(iter(waits)).give_up()
 
-    def waits_no_more(self, waiting: Waiting) -> None:
+    def stops_waiting(self, waiting: Waiting) -> None:
         self._shared.waiting.pop(waiting, None)
 
     def _other_arrived(self, other: OtherRequest) -> None:
-        self.waits_no_more(other)
+        self.stops_waiting(other)
         self.flush_soon()
 
     def hang_up(self, why: str) -> None:
@@ -275,7 +275,7 @@ class ClientConnection(asyncio.Protocol):
         if not connection.streams:
             self._used_s = self._loop.time()
             if connection.has_left:
-                self._say_goodbye()
+                self._end_own_side()
                 return
         if not connection.outgoing.is_empty and not self._is_full:
             self.flush_soon()
@@ -306,16 +306,16 @@ class ClientConnection(asyncio.Protocol):
             if call.task is not None:
                 call.task.cancel()
 
-    def look(self, now_s: float) -> None:
+    def check_timeouts(self, now_s: float) -> None:
         """Check everything that takes too long."""
-        patience = self._shared.patience
+        timeouts = self._shared.timeouts
         for call in self._calls():
             call.expire(now_s)
             since_s = call.blocked_s if call.finished_s is None else call.finished_s
-            if since_s is not None and now_s - since_s > patience.answer_s:
+            if since_s is not None and now_s - since_s > timeouts.answer_s:
                 call.reset()
         for other in self._others():
-            if now_s - other.since_s > patience.answer_s:
+            if now_s - other.since_s > timeouts.answer_s:
                 self.connection.reset(other.stream, ErrorCode.CANCEL)
                 self.flush_soon()
         if self._has_heard:
@@ -323,9 +323,9 @@ class ClientConnection(asyncio.Protocol):
         if self.connection.streams:
             self._used_s = now_s
         if not self.connection.is_ready:
-            if now_s - self._made_s > patience.handshake_s:
+            if now_s - self._made_s > timeouts.handshake_s:
                 self.hang_up("it sent no settings")
-        elif now_s - self._used_s > patience.idle_s:
+        elif now_s - self._used_s > timeouts.idle_s:
             self.connection.leave(finally_=True)
             self._flush()
         else:
@@ -340,7 +340,7 @@ class ClientConnection(asyncio.Protocol):
             self.connection.ping(_KEEPALIVE)
             self.flush_soon()
 
-    def _say_goodbye(self) -> None:
+    def _end_own_side(self) -> None:
         """End the server's side, and wait for the client to close.
 
         A socket that is closed while the client's next request arrives is reset; answers on their way would be lost.

@@ -1,4 +1,4 @@
-"""What a supervisor and its workers tell each other: lines of JSON on the worker's standard input and output.
+"""Messages between a supervisor and its workers: lines of JSON on the worker's standard input and output.
 
 The first line to a worker is its `Order`. Later `ASK` follows again and again, and `LEAVE` may; the end of the input
 means that the supervisor is gone. The worker answers the order with a `Report`, and `ASK` with the same word.

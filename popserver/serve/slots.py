@@ -1,4 +1,4 @@
-"""The places of workers: each has its sockets, and one worker after the other listens on them.
+"""The slots of workers: each has its sockets, and one worker after the other listens on them.
 
 The supervisor keeps the sockets open while workers come and go. So a connection that waits to be accepted waits for
 the next worker of its slot, and is not reset.
@@ -179,7 +179,7 @@ class Worker:
 
 
 class Slot:
-    """The place of one worker."""
+    """The slot of one worker."""
 
     def __init__(self, number: int, ports: Ports) -> None:
         self.number = number
@@ -200,12 +200,12 @@ class Slot:
 
     def order(self, settings: Mapping[str, Any], *, upgrades: bool) -> Order:
         """What the next worker needs. Raises `CannotListen` if a port was closed and cannot be opened again."""
-        places = {
+        bound = {
             "http": self._ports["http"].address if "http" in self._ports else OFF,
             "admin": self._ports["admin"].address if "admin" in self._ports else "",
         }
         sockets = {name: port.open() for name, port in self._ports.items()}
-        return Order(self.number, {**settings, **places}, sockets, upgrades)
+        return Order(self.number, {**settings, **bound}, sockets, upgrades)
 
     @property
     def port(self) -> int:

@@ -31,7 +31,7 @@ def main() -> int:
     # A terminal that is closed, and its keys, concern the supervisor alone.
     for name in (signal.SIGHUP, signal.SIGINT):
         signal.signal(name, signal.SIG_IGN)
-    line = Line()
+    line = SupervisorPipe()
     started = begin()
     faulthandler.enable()  # a supervisor that gets no answer asks by SIGABRT what the threads are doing
     order = Order.read(line.first())
@@ -46,7 +46,7 @@ def main() -> int:
         return runner.run(_run(order, config, line, started))
 
 
-async def _run(order: Order, config: Config, line: Line, started: float) -> int:
+async def _run(order: Order, config: Config, line: SupervisorPipe, started: float) -> int:
     from popserver.app import App
     from popserver.model.errors import PopError
 
@@ -69,7 +69,7 @@ async def _run(order: Order, config: Config, line: Line, started: float) -> int:
     return await stop(app)
 
 
-class Line:
+class SupervisorPipe:
     """The worker's end of the pipes to its supervisor."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Line:
         self._reports = os.dup(STDOUT)
         os.dup2(STDERR, STDOUT)
         self._lock = threading.Lock()
-        self._orders: Orders | None = None  # None until the worker is ready
+        self._orders: WorkerCommands | None = None  # None until the worker is ready
 
     def first(self) -> bytes:
         """The line of its order. Read byte by byte, so that what follows stays in the pipe."""
@@ -96,7 +96,7 @@ class Line:
     def serve(self, *, leave: Callable[[], None], stop: Callable[[], None]) -> None:
         """The worker is ready: it can leave its port to a successor, and stop without losing a call."""
         with self._lock:
-            self._orders = Orders(asyncio.get_running_loop(), leave, stop)
+            self._orders = WorkerCommands(asyncio.get_running_loop(), leave, stop)
 
     def report(self, report: Report) -> None:
         os.write(self._reports, report.line())
@@ -121,7 +121,7 @@ class Line:
             os.write(self._reports, ASK)
 
 
-class Orders(NamedTuple):
+class WorkerCommands(NamedTuple):
     """What a worker that is ready does when it is told to."""
 
     loop: asyncio.AbstractEventLoop

@@ -24,7 +24,7 @@ class HttpLog(logging.Handler):
         self._refusals = LogLimit()
         self._failures = LogLimit()
 
-    def tell_refused(self, host: str) -> None:
+    def on_refused(self, host: str) -> None:
         """Say that a connection from this address was refused."""
         suppressed = self._refusals.dropped(_now_ms())
         if suppressed is not None:

@@ -1,15 +1,15 @@
 """What other packages serve on the HTTP port, such as the console.
 
-A package names itself as an entry point of the group `popmq.http`: an async context manager `(Place) → routes`, which
-is entered at the first request that no other path answers, and left when the server stops. So a server does not load
+A package names itself as an entry point of the group `popmq.http`: an async context manager `(MountContext) → routes`.
+It is entered at the first request that no other path answers, and left when the server stops. So a server does not load
 what nobody opens.
 
     [project.entry-points."popmq.http"]
     console = "popconsole.app:mounted"
 
     @asynccontextmanager
-    async def mounted(place: Place) -> AsyncIterator[Sequence[BaseRoute]]:
-        async with Admin(place.endpoint) as admin:
+    async def mounted(context: MountContext) -> AsyncIterator[Sequence[BaseRoute]]:
+        async with Admin(context.endpoint) as admin:
             yield [Route("/", overview), …]
 """
 
@@ -37,7 +37,7 @@ GROUP = "popmq.http"
 log = structlog.get_logger("popserver.web")
 
 
-class Place(NamedTuple):
+class MountContext(NamedTuple):
     """The server that a package is mounted in."""
 
     endpoint: str  # `HOST:PORT` of its administration over gRPC, which this machine can connect to
@@ -49,7 +49,7 @@ class Place(NamedTuple):
     certificate: Certificate | None = None  # the one that packages may show there
 
 
-Mount = Callable[[Place], AbstractAsyncContextManager[Sequence[BaseRoute]]]
+Mount = Callable[[MountContext], AbstractAsyncContextManager[Sequence[BaseRoute]]]
 
 
 def installed() -> list[metadata.EntryPoint]:
@@ -60,8 +60,8 @@ def installed() -> list[metadata.EntryPoint]:
 class Mounts:
     """An ASGI application: the routes of all packages, and a page that lists the server's own paths."""
 
-    def __init__(self, place: Place, entries: Sequence[metadata.EntryPoint], own_paths: Sequence[str]) -> None:
-        self._place = place
+    def __init__(self, context: MountContext, entries: Sequence[metadata.EntryPoint], own_paths: Sequence[str]) -> None:
+        self._context = context
         self._entries = entries
         self._own_paths = own_paths
         self._stack = AsyncExitStack()
@@ -85,7 +85,7 @@ class Mounts:
             try:
                 # In a thread, because the event loop must not wait for imports.
                 mount: Mount = await asyncio.to_thread(entry.load)
-                routes += await self._stack.enter_async_context(mount(self._place))
+                routes += await self._stack.enter_async_context(mount(self._context))
             except Exception:  # noqa: BLE001 - the rest of the server goes on
                 log.error("not served over HTTP", package=entry.name, exception=traceback.format_exc())
         return Router(routes, default=self._not_found)
@@ -94,7 +94,7 @@ class Mounts:
         known = ", ".join(self._own_paths)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if path == "/":
-            answer = PlainTextResponse(f"PopMQ {self._place.version}: {known}\n")
+            answer = PlainTextResponse(f"PopMQ {self._context.version}: {known}\n")
         else:
             answer = PlainTextResponse(f"there is no {path}; this server has {known}\n", 404)
         await answer(scope, receive, send)

@@ -12,14 +12,14 @@ from starlette.routing import Route
 
 from popport.below import Below
 from popport.bodies import Bodies, room_for
-from popport.connections import Places
+from popport.connections import ConnectionSlots
 from popport.serving import http_config
 from popserver.front.sockets import listening_sockets
 from popserver.model.budget import Budgets
 from popserver.transport.listen import address_of, cannot_listen_for_http
 from popserver.web.guard import Guard
 from popserver.web.log import HttpLog
-from popserver.web.mounts import Mounts, Place, installed
+from popserver.web.mounts import MountContext, Mounts, installed
 from popserver.web.pages import PROBES, application
 
 log = structlog.get_logger("popserver.web")
@@ -58,15 +58,15 @@ class WebServer:
         self._is_local = is_local
         connections = budgets.add("HTTP connections", connections_max, "connections", "max_http_connections")
         self._log = HttpLog()
-        self._places = Places(connections, self._log.tell_refused)
+        self._slots = ConnectionSlots(connections, self._log.on_refused)
         self._bodies = budgets.add("HTTP requests", room_for(connections_max), "bytes", "max_http_connections")
         self._mounts: Mounts
         self._server: uvicorn.Server
 
-    async def start(self, place: Place, own: Sequence[Route], path: str = "") -> None:
+    async def start(self, context: MountContext, own: Sequence[Route], path: str = "") -> None:
         """Serve the server's `own` routes, and what other packages mount. `path`: below which a proxy has the port."""
         entries = installed()
-        if place.needs_certificate and place.certificate is None and entries:
+        if context.needs_certificate and context.certificate is None and entries:
             log.warning(
                 "not served over HTTP",
                 packages=[each.name for each in entries],
@@ -75,7 +75,7 @@ class WebServer:
                 " --client-cert and --client-key",
             )
             entries = []
-        self._mounts = Mounts(place, entries, [each.path for each in own])
+        self._mounts = Mounts(context, entries, [each.path for each in own])
         served = Bodies(
             application(own, self._mounts), self._bodies, ", or start the server with a higher --max-http-connections"
         )
@@ -83,10 +83,10 @@ class WebServer:
             Guard(
                 Below(served, path),
                 is_local=self._is_local,
-                hosts=place.hosts,
+                hosts=context.hosts,
                 for_everybody={*PROBES, *(path + each for each in PROBES)},
             ),
-            self._places,
+            self._slots,
             self._log.logger,
             lifespan="off",
             log_config=None,

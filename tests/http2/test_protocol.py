@@ -11,7 +11,7 @@ import hpack
 
 from popserver.http2 import frames
 from popserver.http2.call import StreamGone
-from popserver.http2.protocol import ClientConnection, Patience, Shared
+from popserver.http2.protocol import ClientConnection, Shared, Timeouts
 from popserver.transport.call import Call, Encodable, Route, encode
 from tests.support.scripted_server import until
 
@@ -53,7 +53,7 @@ class GoneTransport(asyncio.Transport):
 
 async def test_a_client_that_has_gone_already_is_let_go() -> None:
     transport = GoneTransport()
-    client = ClientConnection(Shared(Patience(1.0, 1.0, 1.0), 10), "10.0.0.1:5", lambda: None, lambda: None)
+    client = ClientConnection(Shared(Timeouts(1.0, 1.0, 1.0), 10), "10.0.0.1:5", lambda: None, lambda: None)
     client.connection_made(transport)
     client.data_received(frames.PREFACE + frames.settings({}))
     client.leave()
@@ -79,7 +79,7 @@ class Served:
     def __init__(self, handle: Callable[[Call], Awaitable[Encodable | None]] | None = None) -> None:
         self.left = 0
         routes = {} if handle is None else {"/a.b/C": Route(handle, encode, streams=True)}
-        shared = Shared(Patience(10.0, 1_000.0, 30.0), 100, routes)
+        shared = Shared(Timeouts(10.0, 1_000.0, 30.0), 100, routes)
         self.transport = GoneTransport()
         self.client = ClientConnection(shared, "10.0.0.1:5", self._leave, lambda: None)
         self.client.connection_made(self.transport)
@@ -95,7 +95,7 @@ class Served:
         self.client.data_received(frames.frame(frames.HEADERS, frames.END_HEADERS, number, block))
 
     def look_after(self, seconds: float) -> None:
-        self.client.look(asyncio.get_running_loop().time() + seconds)
+        self.client.check_timeouts(asyncio.get_running_loop().time() + seconds)
 
 
 async def test_a_request_that_is_not_grpc_does_not_wait_for_ever() -> None:

@@ -20,7 +20,7 @@ from popserver import __version__
 from popserver.app import App
 from popserver.config import Config, GivenConfig
 from popserver.web import mounts, readers, server
-from popserver.web.mounts import Place
+from popserver.web.mounts import MountContext
 from tests.support.http import PATIENCE_S, HttpAnswer, answer, ask, connect, get
 from tests.support.server_process import refused, served
 from tests.support.waiting import eventually
@@ -465,7 +465,7 @@ class _Entry:
     def __init__(self, routes: Sequence[BaseRoute], failure: Exception | None = None) -> None:
         self.name = "console"
         self.left = False
-        self.place: Place | None = None
+        self.place: MountContext | None = None
         self._routes = routes
         self._failure = failure
 
@@ -475,7 +475,7 @@ class _Entry:
         return self._mounted
 
     @asynccontextmanager
-    async def _mounted(self, place: Place) -> AsyncIterator[Sequence[BaseRoute]]:
+    async def _mounted(self, place: MountContext) -> AsyncIterator[Sequence[BaseRoute]]:
         self.place = place
         yield self._routes
         self.left = True
@@ -503,7 +503,7 @@ async def test_a_package_mounts_its_routes_at_the_first_request(
         assert (await get(app.http_endpoint, "/readyz")).status == 200
         assert entry.place is None
         assert (await get(app.http_endpoint, "/")).text == "hello"
-        assert entry.place == Place(app.endpoint, "plaintext", False, __version__)
+        assert entry.place == MountContext(app.endpoint, "plaintext", False, __version__)
         assert not entry.left
     assert entry.left
 
