@@ -77,6 +77,7 @@ WIRE = (
     "popserver.progress.rpc_rocketmq",
     "popserver.pulling.rpc",
     "popserver.pulling.rpc_offsets",
+    "popserver.pulling.rpc_send_back",
     "popserver.receiving.rpc",
     "popserver.rocketmq_admin.consumers",
     "popserver.rocketmq_admin.messages",

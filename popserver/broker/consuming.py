@@ -8,8 +8,9 @@ from popserver.bulk.flow import Bulk
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
 from popserver.filters.memory import Filters
-from popserver.pulling.flow import Pulls, SendBacks
+from popserver.pulling.flow import Pulls
 from popserver.pulling.offsets import Offsets
+from popserver.pulling.send_back_flow import SendBacks
 from popserver.receiving.filter_prefetch import FilterPrefetch
 from popserver.receiving.flow import Polls
 from popserver.receiving.redeliveries import Redeliveries

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from popserver.database.database import Database
+from popserver.engine.background import BackgroundTasks
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
-from popserver.engine.timers import BackgroundTasks
 from popserver.engine.undelivered import Undelivered
 from popserver.engine.wakeups import Wakeups
 from popserver.engine.writer import Writer

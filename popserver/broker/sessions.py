@@ -15,7 +15,7 @@ from popserver.lite.registry import LiteClients
 from popserver.maintenance.flow import Maintenance
 from popserver.members.flow import GroupMembers, QueueLocks
 from popserver.members.notices import GroupNotices
-from popserver.settling.flow import HoldRelease
+from popserver.settling.hold_release import HoldRelease
 
 
 class Sessions:

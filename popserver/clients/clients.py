@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from popserver.clients.consumers import Consumers
+from popserver.engine.background import BackgroundTasks
 from popserver.engine.clock import Alarm, Clock
-from popserver.engine.timers import BackgroundTasks
 from popserver.filters.subscription import ClientKind, Role
 from popserver.members.flow import GroupMembers, Membership
 from popserver.model.names import Resource

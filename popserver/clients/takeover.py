@@ -5,10 +5,10 @@ from __future__ import annotations
 from popserver.clients.clients import Clients
 from popserver.cluster.servers import Servers
 from popserver.delivery.holds import unattended_push_clients
+from popserver.engine.background import BackgroundTasks
 from popserver.engine.reader import Reader
-from popserver.engine.timers import BackgroundTasks
 from popserver.maintenance.flow import Maintenance
-from popserver.settling.flow import HoldRelease
+from popserver.settling.hold_release import HoldRelease
 
 _TAKE_OVER = object()  # a task's name that differs from all client ids
 

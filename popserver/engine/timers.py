@@ -1,4 +1,4 @@
-"""Work at due times, and work that is repeated until it succeeds.
+"""Work at due times.
 
 A timer waits until the earliest due time in the store, and is set earlier if an earlier one is announced; it never
 polls. At that time it calls `work`, which does one step and returns the next due time, or None.
@@ -7,14 +7,9 @@ polls. At that time it calls `work`, which does one step and returns the next du
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
-
-import structlog
+from collections.abc import Awaitable, Callable
 
 from popserver.engine.clock import Alarm, Calendar, Clock
-from popserver.model.errors import PopError
-from popserver.model.retry import SECOND_MS
 
 
 class DueTimer:
@@ -84,70 +79,3 @@ class DueTimer:
             self._idle.set()
             if not self._closed:
                 self._set_alarm()
-
-
-# Work that must be done although no caller waits for it.
-#
-# Work with the same name is done in the order in which it was given. If the store refuses it, it is repeated every
-# second until it succeeds.
-
-RETRY_MS = 1 * SECOND_MS
-
-Task = Callable[[], Awaitable[object]]
-
-log = structlog.get_logger("popserver.errands")
-
-
-class BackgroundTasks:
-    """Work that this server must do for clients that do not wait for it."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._waiting: dict[Hashable, deque[Task]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._alarms: dict[Hashable, Alarm] = {}
-        self._closed = False
-
-    def submit(self, name: Hashable, task: Task) -> None:
-        """Do it in the background, after earlier work with the same name."""
-        waiting = self._waiting.setdefault(name, deque())
-        waiting.append(task)
-        if len(waiting) == 1:
-            self._start(name)
-
-    def has(self, name: Hashable) -> bool:
-        """Whether work with this name is not done yet."""
-        return name in self._waiting
-
-    async def idle(self) -> None:
-        """Return when all work is done or waits for its next try."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def close(self) -> None:
-        """Finish running work, and do not repeat failed work: the next start of the server does it."""
-        self._closed = True
-        for alarm in self._alarms.values():
-            alarm.cancel()
-        await self.idle()
-
-    def _start(self, name: Hashable) -> None:
-        self._alarms.pop(name, None)
-        task = asyncio.get_running_loop().create_task(self._run_all(name, self._waiting[name]))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run_all(self, name: Hashable, waiting: deque[Task]) -> None:
-        while waiting:
-            try:
-                await waiting[0]()
-            except PopError as error:
-                self._try_again(name, error)
-                return
-            waiting.popleft()
-        del self._waiting[name]
-
-    def _try_again(self, name: Hashable, error: PopError) -> None:
-        log.warning("work for a client failed and will be repeated", reason=error.sentence)
-        if not self._closed:
-            self._alarms[name] = self._clock.call_at(self._clock.now_ms() + RETRY_MS, lambda: self._start(name))

@@ -25,8 +25,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from popserver.database.database import Database, commit_error, is_serialization_failure, plain_error
 from popserver.database.notifications import hashes_of
 from popserver.database.statement import execute_text
-from popserver.engine.batch import BatchEntry, BatchOutcome, BatchResult
-from popserver.engine.batch_delay import ENOUGH, BatchDelay
+from popserver.engine.batch import ENOUGH, BatchDelay, BatchEntry, BatchOutcome, BatchResult
 from popserver.engine.clock import Clock
 from popserver.engine.meters import Meters, now_s
 from popserver.engine.transaction import (

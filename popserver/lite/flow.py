@@ -15,9 +15,10 @@ import structlog
 from popserver.catalog import groups, topics
 from popserver.catalog.flow import Catalog
 from popserver.database.notifications import LITE_CLIENTS, LITE_TOPICS
+from popserver.engine.background import BackgroundTasks
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
-from popserver.engine.timers import BackgroundTasks, DueTimer
+from popserver.engine.timers import DueTimer
 from popserver.engine.transaction import STEP_ROWS_MAX
 from popserver.engine.wakeups import PollKey
 from popserver.engine.writer import Writer

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from popserver.catalog import lookup
 from popserver.catalog.flow import Catalog
 from popserver.database.notifications import MEMBERS, RESETS
+from popserver.engine.background import BackgroundTasks
 from popserver.engine.reader import Reader
-from popserver.engine.timers import BackgroundTasks
 from popserver.engine.writer import Writer
 from popserver.filters.subscription import TopicFilter
 from popserver.members import locks, rules, sql

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from popserver.engine.background import BackgroundTasks
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
-from popserver.engine.timers import BackgroundTasks
 from popserver.members import sql
 from popserver.members.rules import GroupView
 from popserver.model.names import Resource

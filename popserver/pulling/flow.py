@@ -10,12 +10,11 @@ import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import structlog
 
-from popserver.catalog import lookup, queue_offsets
+from popserver.catalog import queue_offsets
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
 from popserver.clients.waits import Waits
@@ -25,20 +24,18 @@ from popserver.engine.meters import Delivered, Tallies
 from popserver.engine.reader import SLOW_QUERY_MS, LogLimit, Reader
 from popserver.engine.undelivered import Undelivered
 from popserver.engine.wakeups import BEAT_MS, PollKey, Wakeups
-from popserver.engine.writer import Writer
-from popserver.filters import Filter, SqlFilter
+from popserver.filters import Filter
 from popserver.filters.memory import Filters
-from popserver.model.errors import BadRequest, MessageNotFound, TooManyRequests, TopicNotFound
+from popserver.model.errors import TooManyRequests, TopicNotFound
 from popserver.model.group import Group, Mode
 from popserver.model.message import StoredMessage
-from popserver.model.names import RETRY_PREFIX, Resource, check_topic, owner_of
-from popserver.model.retry import check_delay_level
-from popserver.model.topic import OFFSET_BITS, QueueName, Topic, queue_numbered
+from popserver.model.names import Resource, check_topic
+from popserver.model.topic import Topic, queue_numbered
+from popserver.pulling.batches import PullBatcher
 from popserver.pulling.offsets import Offsets
 from popserver.pulling.parked import ParkedPulls
-from popserver.pulling.read import QueueRead, read_queues
-from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullStatus, QueueOffset, check_generation
-from popserver.pulling.send_back import SendBack
+from popserver.pulling.read import QueueRead
+from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullStatus, QueueOffset
 
 SHORT_POLL_MS = 1_000  # as RocketMQ without long polling (requirement A5)
 
@@ -250,128 +247,3 @@ class Pulls:
 
 
 _IS_AN_ANSWER = frozenset({PullStatus.FOUND, PullStatus.OFFSET_ILLEGAL})
-
-
-# Pulls read in batches: while one batch reads, the next one collects.
-#
-# A read's transaction and thread switch cost more than its query. So all waiting pulls share one transaction. A pull
-# that comes alone does not wait.
-
-# Messages that one batch of pulls may ask for. Half as many cost 14 % more each; decoding more delays other calls.
-MESSAGES_MAX = 1_024
-
-
-# A pull counts as at least this many messages: a single message may have any size.
-_MESSAGES_MIN = 32
-# A batch has at most this many pulls with a SQL filter: each may do the work of a whole read.
-_SQL_FILTERS_MAX = 8
-
-
-class _WaitingPull(NamedTuple):
-    pull: QueueRead
-    answer: asyncio.Future[Pulled]
-
-
-class PullBatcher:
-    """Reads for this server's pulls, in batches."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._waiting: list[_WaitingPull] = []
-        self._work: asyncio.Task[None] | None = None
-
-    async def read(self, pull: QueueRead) -> Pulled:
-        """What the pull finds. Raises `TopicNotFound`, and errors of the database."""
-        loop = asyncio.get_running_loop()
-        wait = _WaitingPull(pull, loop.create_future())
-        self._waiting.append(wait)
-        if self._work is None:
-            self._work = loop.create_task(self._run())
-        return await wait.answer
-
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                await self._read_batch(self._next_batch())
-        finally:
-            self._work = None
-
-    async def _read_batch(self, batch: Sequence[_WaitingPull]) -> None:
-        found: Sequence[Pulled | BaseException]
-        try:
-            found = await self._reader.look_up(partial(read_queues, pulls=[each.pull for each in batch]))
-        except Exception as error:  # noqa: BLE001 - the waiting calls get it
-            found = [error] * len(batch)
-        for each, outcome in zip(batch, found, strict=True):
-            if each.answer.done():
-                continue
-            if isinstance(outcome, BaseException):
-                each.answer.set_exception(outcome)
-            else:
-                each.answer.set_result(outcome)
-
-    def _next_batch(self) -> list[_WaitingPull]:
-        """The next batch: the first waiting pulls, at least one."""
-        count, messages = 0, 0
-        for each in self._waiting:
-            messages += max(each.pull.batch_size, _MESSAGES_MIN) + _cost_of_filter(each.pull.wanted)
-            if count and messages > MESSAGES_MAX:
-                break
-            count += 1
-        batch, self._waiting = self._waiting[:count], self._waiting[count:]
-        return batch
-
-
-def _cost_of_filter(wanted: Filter) -> int:
-    """The cost of a pull's filter, in messages."""
-    return MESSAGES_MAX // _SQL_FILTERS_MAX if isinstance(wanted, SqlFilter) else len(wanted.tags)
-
-
-# Messages that members send back; they are delivered again later from the group's retry topic.
-
-
-class HandedBack(NamedTuple):
-    """A message as it was pulled; for a retry message its queue and offset in `%RETRY%<group>`.
-
-    `delay_level`: 0 uses the group's intervals, 1 to 18 the delay table; a negative one makes a dead letter.
-    `failures_max`: the member's own limit; without it, or if it is negative, it is the group's max attempts minus one.
-    """
-
-    queue: QueueName
-    offset: int
-    delay_level: int = 0
-    failures_max: int | None = None
-
-
-class SendBacks:
-    """Takes failed messages back. The first message that is sent back sets the group's mode to PULL."""
-
-    def __init__(self, writer: Writer, catalog: Catalog) -> None:
-        self._writer = writer
-        self._catalog = catalog
-
-    async def send_back(self, group_name: Resource, client_id: str, failed: HandedBack) -> bool:
-        """Send a message back. Returns whether it is a dead letter now; otherwise it is delivered again.
-
-        A repeated call changes nothing. Raises `BadRequest` for a group that consumes message by message, an unknown
-        queue, a delay level above 18, and a retry message of another group; also `TopicRecreated`, `MessageNotFound`,
-        `ConsumerGroupNotFound`, `TopicNotFound`.
-        """
-        check_delay_level(failed.delay_level)
-        name = failed.queue.topic
-        if name.name.startswith(RETRY_PREFIX) and owner_of(name) != group_name:
-            raise BadRequest(
-                f"topic '{name}' has the retries of another group than '{group_name}'; send the message back to that"
-            )
-        topic = await self._catalog.known_topic(name, failed.queue.generation)
-        if topic is None:
-            raise lookup.topic_not_found(name)
-        check_generation(topic, failed.queue.generation)
-        queue = queue_numbered(topic, failed.queue.number)
-        if not 0 <= failed.offset < 1 << OFFSET_BITS:
-            raise MessageNotFound(f"a queue cannot have offset {failed.offset}; send the offset that was pulled")
-        group = await self._catalog.group(group_name)
-        request = SendBack(group, topic, queue, failed.offset, client_id, failed.delay_level, failed.failures_max)
-        is_dead_letter = await self._writer.submit(request)
-        self._catalog.has_been_used(group)
-        return is_dead_letter

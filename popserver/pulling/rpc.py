@@ -24,11 +24,9 @@ from popserver.filters import Filter, TagFilter
 from popserver.filters.subscription import Role
 from popserver.model.errors import BadRequest, TooLate, Unsupported
 from popserver.model.names import Resource
-from popserver.model.topic import QueueName
-from popserver.pulling import flow
-from popserver.pulling.flow import HandedBack, PullRequest, Pulls
+from popserver.pulling.flow import PullRequest, Pulls
 from popserver.pulling.rules import BATCH_BYTES_MAX, BATCH_SIZE_MAX, Pulled, PullFlag, PullStatus
-from popserver.transport import convert, status
+from popserver.transport import convert
 from popserver.transport.call import Write
 from popserver.transport.calls import AnyMethod, Caller, Method, NotTaken, RequiredRights, StreamMethod, poll_ms_of
 from popserver.transport.limits import CallLimits
@@ -215,27 +213,3 @@ def _status(asked: Asked, pulled: Pulled) -> pb.Status:
         ),
     }[pulled.status]
     return pb.Status(code=code, message=sentence)
-
-
-# Messages that members send back.
-
-
-class SendBackMethods:
-    """One method per RPC."""
-
-    def __init__(self, retries: flow.SendBacks) -> None:
-        self._retries = retries
-        self.legacy: dict[str, AnyMethod] = {"SendBack": Method(self.send_back, rights.consume_queue)}
-
-    async def send_back(self, request: legacy_pb2.SendBackRequest, caller: Caller) -> legacy_pb2.SendBackResponse:
-        name = request.queue
-        queue = QueueName(caller.resource(name.topic), name.queue_id, name.generation)
-        failed = HandedBack(
-            queue,
-            request.offset,
-            request.delay_level,
-            request.max_reconsume_times if request.HasField("max_reconsume_times") else None,
-        )
-        group = caller.resource(request.group)
-        is_dead_letter = await self._retries.send_back(group, caller.client_id, failed)
-        return legacy_pb2.SendBackResponse(status=status.OK, is_dead_letter=is_dead_letter)

@@ -13,9 +13,9 @@ from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
 from popserver.clients.waits import Waits
 from popserver.database.notifications import GROUP, TOPIC
+from popserver.engine.background import BackgroundTasks
 from popserver.engine.clock import Clock
 from popserver.engine.reader import SLOW_QUERY_MS, LogLimit
-from popserver.engine.timers import BackgroundTasks
 from popserver.engine.undelivered import Undelivered
 from popserver.engine.wakeups import PollKey, Wakeups, Woken
 from popserver.engine.writer import Writer
@@ -32,7 +32,7 @@ from popserver.model.topic import MessageType, Topic
 from popserver.receiving.batch import Receive, Received
 from popserver.receiving.filter_prefetch import FilterPrefetch
 from popserver.receiving.redeliveries import Redeliveries
-from popserver.settling.flow import HoldRelease
+from popserver.settling.hold_release import HoldRelease
 
 # A receive that does not wait searches as long as this, if it finds nothing and there is more: the filter refused many
 # messages, or other answers of the same transaction left no bytes for its own.

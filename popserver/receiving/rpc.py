@@ -20,7 +20,7 @@ from popserver.model.names import CONTROL
 from popserver.model.retry import Holder
 from popserver.pulling.parked import ParkedPulls
 from popserver.receiving.flow import Polls
-from popserver.settling.flow import HoldRelease
+from popserver.settling.hold_release import HoldRelease
 from popserver.settling.rpc import too_large
 from popserver.transport import convert, status
 from popserver.transport.call import Encodable, Write, encode

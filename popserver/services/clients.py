@@ -18,8 +18,9 @@ from popserver.clients.rpc import SessionMethods
 from popserver.lite.rpc import LiteMethods
 from popserver.members.rpc import MemberMethods
 from popserver.producing.rpc import ProducerMethods
-from popserver.pulling.rpc import PullMethods, SendBackMethods
+from popserver.pulling.rpc import PullMethods
 from popserver.pulling.rpc_offsets import OffsetMethods
+from popserver.pulling.rpc_send_back import SendBackMethods
 from popserver.receiving.rpc import ReceiveMethods
 from popserver.settling.rpc import SettleMethods
 from popserver.transport.calls import AnyMethod

@@ -27,8 +27,7 @@ from popserver import broker as brokers
 from popserver.cluster import servers as clusters
 from popserver.database.database import Database
 from popserver.engine import writer as writers
-from popserver.engine.batch import BatchEntry
-from popserver.engine.batch_delay import BatchDelay
+from popserver.engine.batch import BatchDelay, BatchEntry
 from popserver.engine.clock import Alarm, ManualClock, Times
 from popserver.engine.reader import Reader
 from popserver.engine.writer import Writer

@@ -28,7 +28,7 @@ from popserver.model.states import Event
 from popserver.producing.scheduled import Pending
 from popserver.receiving import receive
 from popserver.settling import change, expire
-from popserver.settling.flow import HoldRelease
+from popserver.settling.hold_release import HoldRelease
 from proof.history.scenes import Scene
 from proof.simulate.machine import SimulatedClock
 from proof.simulate.run import SCENES

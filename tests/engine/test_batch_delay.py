@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.engine.batch_delay import ENOUGH, FRAMES_PER_CALL, PATIENCE_S_MAX, PER_REQUEST_S, BatchDelay
+from popserver.engine.batch import ENOUGH, FRAMES_PER_CALL, PATIENCE_S_MAX, PER_REQUEST_S, BatchDelay
 
 
 def test_the_first_request_leaves_at_once() -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from popserver.engine.background import BackgroundTasks
 from popserver.engine.clock import ManualClock
-from popserver.engine.timers import BackgroundTasks
 from popserver.model.errors import StoreUnavailable
 
 

@@ -13,9 +13,10 @@ from popserver.filters import TagFilter
 from popserver.model.errors import TopicNotFound, TopicRecreated
 from popserver.model.group import NewGroup
 from popserver.model.topic import NewTopic, QueueName, Topic
-from popserver.pulling.flow import HandedBack, PullRequest
+from popserver.pulling.flow import PullRequest
 from popserver.pulling.offsets import NamedOffset
 from popserver.pulling.rules import NO_OFFSET, Pulled, PullStatus
+from popserver.pulling.send_back_flow import HandedBack
 from tests.support.builders import GROUP, TOPIC
 from tests.support.door import GROUP as GROUP_ON_THE_WIRE
 from tests.support.door import Door, a_message

@@ -10,8 +10,9 @@ from popserver.filters import TagFilter
 from popserver.model.errors import BadRequest, PopError
 from popserver.model.names import Resource
 from popserver.model.topic import QueueName
-from popserver.pulling.flow import HandedBack, PullRequest
+from popserver.pulling.flow import PullRequest
 from popserver.pulling.offsets import NamedOffset
+from popserver.pulling.send_back_flow import HandedBack
 from tests.support.builders import GROUP, TOPIC
 from tests.support.running_broker import RunningBroker, TestedBroker
 

@@ -14,7 +14,8 @@ from popserver.maintenance import retention
 from popserver.model.names import dead_letter_topic, retry_topic
 from popserver.model.topic import QueueName
 from popserver.pulling import send_back
-from popserver.pulling.flow import HandedBack, PullRequest
+from popserver.pulling.flow import PullRequest
+from popserver.pulling.send_back_flow import HandedBack
 from tests.support.builders import GROUP, TOPIC
 from tests.support.open_store import SECOND, open_store
 from tests.support.running_broker import RunningBroker, until

@@ -81,7 +81,7 @@ async def test_it_carries_as_many_bytes_as_a_stream(door: Door) -> None:
 
 
 async def test_the_writer_counts_no_frame_per_message(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for callers as long as the loop needs for its answers (engine.batch_delay)."""
+    """It waits for callers as long as the loop needs for its answers (engine.batch)."""
     submit, frames = door.broker.engine.writer.submit, list[int]()
 
     def noting(request: Any, **more: Any) -> Any:
