@@ -62,11 +62,10 @@ def _now_and_then(right: Any) -> Any:
 
 def _attempts(change: Callable[[int], int]) -> Callable[[Any], Any]:
     def made(right: Any) -> Any:
-        def delivery(*given: Any) -> Any:
-            found = right(*given)
-            return found._replace(attempt=change(found.attempt))
+        def deliveries(*given: Any) -> Any:
+            return [each._replace(attempt=change(each.attempt)) for each in right(*given)]
 
-        return delivery
+        return deliveries
 
     return made
 
@@ -139,7 +138,7 @@ _OWN: dict[str, Planted] = {
         Scene.PLAIN, frozenset({"I8"}), _replaced(expire, "when_hold_ends", lambda _: lambda *_: Event.RELEASE)
     ),
     "each attempt counts twice": Planted(
-        Scene.PLAIN, frozenset({"I7"}), _replaced(receive, "_delivery", _attempts(lambda attempt: 2 * attempt))
+        Scene.PLAIN, frozenset({"I7"}), _replaced(receive, "_deliveries", _attempts(lambda attempt: 2 * attempt))
     ),
     "a delivery is told and not written": Planted(
         Scene.PLAIN, frozenset({"I1", "I3", "I4"}), _replaced(receive, "write_grants", _now_and_then)

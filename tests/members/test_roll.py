@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from popserver.database.notifications import EVERYTHING, Notification
-from popserver.engine.timers import RETRY_MS
+from popserver.engine.background import RETRY_MS
 from popserver.members import sql as members_sql
 from popserver.members.notices import NOTIFY_PAUSE_MS
 from popserver.model.errors import ConsumerGroupNotFound
