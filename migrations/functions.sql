@@ -32,7 +32,7 @@ DECLARE
     size integer;
     each record;
 BEGIN
-    IF topic ^@ :dlq_prefix OR topic ^@ :retry_prefix THEN
+    IF topic ^@ :dead_letter_prefix OR topic ^@ :retry_prefix THEN
         RAISE EXCEPTION USING ERRCODE = 'PM002', MESSAGE = format(
             'only the server sends to topic ''%s''; send to the topic its messages came from', topic);
     END IF;

@@ -27,7 +27,7 @@ from popserver.messages import dead_letters, redrives
 from popserver.messages.pending_messages import first_due_ms
 from popserver.messages.read import find_place, load
 from popserver.model.message import StoredMessage
-from popserver.model.names import DLQ_PREFIX, RETRY_PREFIX, Resource
+from popserver.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, Resource
 from popserver.model.states import State
 
 
@@ -207,7 +207,9 @@ _MESSAGE_STATES = text(
     "SELECT group_namespace, consumer_group, state, attempt, visible_at_ms, client_id FROM message_state"
     " WHERE message_key = :message_key ORDER BY group_namespace, consumer_group"
 )
-_IS_COUNTED = not_(or_(*(func.substr(_TOPIC.c.name, 1, len(each)) == each for each in (DLQ_PREFIX, RETRY_PREFIX))))
+_IS_COUNTED = not_(
+    or_(*(func.substr(_TOPIC.c.name, 1, len(each)) == each for each in (DEAD_LETTER_PREFIX, RETRY_PREFIX)))
+)
 _COUNT_TOPICS = select(func.count()).select_from(_TOPIC).where(_IS_COUNTED)
 _COUNT_MESSAGES = (
     select(

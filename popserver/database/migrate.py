@@ -251,7 +251,7 @@ VALUES: dict[str, int | str | Iterable[int | str]] = {
     "time_ms_max": TIME_MS_MAX,
     "idempotency_property": message.PROPERTY,
     "idempotency_bytes_max": message.KEY_BYTES_MAX,
-    "dlq_prefix": names.DLQ_PREFIX,
+    "dead_letter_prefix": names.DEAD_LETTER_PREFIX,
     "retry_prefix": names.RETRY_PREFIX,
     # Notifications.
     "channel": notifications.CHANNEL,

@@ -30,7 +30,7 @@ from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import encode_rows, rows_parameter
 from popserver.database.schema import message_group_progress as behind
 from popserver.database.statement import Statement
-from popserver.engine.transaction import STEP_ROWS_MAX
+from popserver.engine.transaction import in_steps
 from popserver.engine.upkeep import remove_step
 from popserver.fifo.positions import MessageGroupKey, any_position, is_position
 from popserver.members.lite_subscriptions import first_subscriber
@@ -91,8 +91,8 @@ def move(conn: Connection, rows: Sequence[tuple[int | str, ...]]) -> int:
 
 def set_subscribers(conn: Connection, keys: Sequence[Key]) -> None:
     """Write into the positions of these lite topics which client gets them now."""
-    for start in range(0, len(keys), STEP_ROWS_MAX):
-        conn.execute(_SET_SUBSCRIBERS, {"members": encode_rows(keys[start : start + STEP_ROWS_MAX])})
+    for step in in_steps(keys):
+        conn.execute(_SET_SUBSCRIBERS, {"members": encode_rows(step)})
 
 
 def end(conn: Connection, keys: Sequence[Key]) -> None:

@@ -22,16 +22,16 @@ from popserver.fifo.runs import any_of_run
 from popserver.fifo.start_offsets import own_start
 from popserver.model.topic import OFFSET_BITS
 
-# Until the next look others read what ended since this one.
-LOOK_AGAIN_MS = 2_000
+# Until the next scan others read what ended since this one.
+SCAN_INTERVAL_MS = 2_000
 # A message group that is not done so long after the scan has passed it gets a start of its own.
 SLOW_AFTER_MS = 10_000
-SLOW_MAX = 32  # message groups of a queue with a start of their own; each look looks at each of them
-PLACES_MAX = 10_000  # beyond that all looks are forgotten
+SLOW_MAX = 32  # message groups of a queue with a start of their own; each scan reads each of them
+QUEUES_MAX = 10_000  # beyond that all scans are forgotten
 
 
-class _Look(NamedTuple):
-    """The last look at a queue, and what the scan had passed at `marked_ms`, and at the mark before it."""
+class _Scan(NamedTuple):
+    """The last scan of a queue for its start, and what receives had passed at `marked_ms`, and at the mark before it."""
 
     at_ms: int
     marked_ms: int
@@ -39,11 +39,11 @@ class _Look(NamedTuple):
     marked_before: int
 
 
-class _Looks:
-    """The last looks, by consumer group and queue."""
+class _Scans:
+    """The last scans, by consumer group and queue."""
 
     def __init__(self) -> None:
-        self.last: dict[tuple[int, int], _Look] = {}
+        self.last: dict[tuple[int, int], _Scan] = {}
 
 
 class _OwnStart(NamedTuple):
@@ -61,20 +61,20 @@ class _First(NamedTuple):
     message_group: str
 
 
-def advance(tx: Transaction, topic_id: int, places: Sequence[QueueToScan]) -> None:
+def advance(tx: Transaction, topic_id: int, queues: Sequence[QueueToScan]) -> None:
     """Move the start offsets of these queues on. Their progress is locked, and nothing was granted since."""
-    looks = tx.remembered(_Looks).last
-    for place in places:
-        last = looks.get((place.group_id, place.queue_id), _Look(tx.now_ms - LOOK_AGAIN_MS, tx.now_ms, 0, 0))
-        if 0 <= tx.now_ms - last.at_ms < LOOK_AGAIN_MS:
+    scans = tx.remembered(_Scans).last
+    for queue in queues:
+        last = scans.get((queue.group_id, queue.queue_id), _Scan(tx.now_ms - SCAN_INTERVAL_MS, tx.now_ms, 0, 0))
+        if 0 <= tx.now_ms - last.at_ms < SCAN_INTERVAL_MS:
             continue
-        if len(looks) >= PLACES_MAX:
-            looks.clear()
-        look = last._replace(at_ms=tx.now_ms)
+        if len(scans) >= QUEUES_MAX:
+            scans.clear()
+        scan = last._replace(at_ms=tx.now_ms)
         if not 0 <= tx.now_ms - last.marked_ms < SLOW_AFTER_MS:
-            look = _Look(tx.now_ms, tx.now_ms, place.next_offset, last.marked)
-        looks[place.group_id, place.queue_id] = look
-        _advance(tx, topic_id, place, look.marked_before)
+            scan = _Scan(tx.now_ms, tx.now_ms, queue.next_offset, last.marked)
+        scans[queue.group_id, queue.queue_id] = scan
+        _advance(tx, topic_id, queue, scan.marked_before)
 
 
 def end_all(conn: Connection, group_id: int, queue_id: int) -> None:
@@ -92,28 +92,28 @@ def forget_queue(conn: Connection, queue_id: int) -> int:
     return remove_step(conn, own.c.message_group, own.c.queue_id == queue_id)
 
 
-def _advance(tx: Transaction, topic_id: int, place: QueueToScan, slow_before: int) -> None:
-    queue_key = place.queue_id << OFFSET_BITS
-    names = {"for_group": place.group_id, "for_queue": place.queue_id, "for_topic": topic_id, "queue_key": queue_key}
-    room = SLOW_MAX - _move_own(tx, place, names)
-    names |= {"to_key": queue_key + place.next_offset}
-    start_offset = place.start_offset
+def _advance(tx: Transaction, topic_id: int, queue: QueueToScan, slow_before: int) -> None:
+    queue_key = queue.queue_id << OFFSET_BITS
+    names = {"for_group": queue.group_id, "for_queue": queue.queue_id, "for_topic": topic_id, "queue_key": queue_key}
+    room = SLOW_MAX - _move_own(tx, queue, names)
+    names |= {"to_key": queue_key + queue.next_offset}
+    start_offset = queue.start_offset
     while True:
         from_here = {"from_key": queue_key + start_offset, "from_offset": start_offset}
         first = _FIRST.first(tx.conn, names | from_here)
-        start_offset = place.next_offset if first is None else min(place.next_offset, first.first_offset)
+        start_offset = queue.next_offset if first is None else min(queue.next_offset, first.first_offset)
         if first is None or start_offset >= slow_before or not room:
             break
         tx.conn.execute(_INSERT_OWN, names | {"name": first.message_group, "first_offset": start_offset})
         room -= 1
-    if start_offset > place.start_offset:
-        progress.move_start(tx.conn, place.group_id, place.queue_id, start_offset)
+    if start_offset > queue.start_offset:
+        progress.move_start(tx.conn, queue.group_id, queue.queue_id, start_offset)
 
 
-def _move_own(tx: Transaction, place: QueueToScan, names: dict[str, Any]) -> int:
+def _move_own(tx: Transaction, queue: QueueToScan, names: dict[str, Any]) -> int:
     """Move the starts of message groups on, and remove those that the queue's start covers. Returns how many stay."""
     starts = _OWN.of(tx.conn).rows(tx.conn, names)
-    ended = [each for each in starts if each.first_offset is None or each.first_offset >= place.start_offset]
+    ended = [each for each in starts if each.first_offset is None or each.first_offset >= queue.start_offset]
     left = [each for each in starts if each not in ended]
     if ended:
         tx.conn.execute(_END_OWN, names | {"names": encode_column(each.message_group for each in ended)})

@@ -34,7 +34,7 @@ from popserver.database.schema import message_group_progress as behind
 from popserver.fifo.start_offsets import has_run, start_offset
 from popserver.members.lite_subscriptions import subscriptions
 
-# A look skips at most this many open groups in queues that another server is reading.
+# A search skips at most this many open groups in queues that another server is reading.
 _OF_OTHERS_MAX = 1_000
 
 
@@ -69,7 +69,7 @@ def first_offsets(conn: Connection, group_id: int) -> dict[int, int]:
 
 def opened(conn: Connection, names: Mapping[str, Any], queue_ids: Sequence[int], limit: int) -> list[Opened]:
     """The message groups in these queues that opened first. `names` has the group, the topic and `open_from`."""
-    of_queues = {"queues": queue_ids, "limit": limit, "looked_at": limit + _OF_OTHERS_MAX}
+    of_queues = {"queues": queue_ids, "limit": limit, "scanned": limit + _OF_OTHERS_MAX}
     return _OPENED_OF_QUEUES.of(conn).rows(conn, {**names, **of_queues})
 
 
@@ -96,7 +96,7 @@ def any_position_from(dialect: Dialect, key: _PositionKey, start: ColumnElement[
 
 
 def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
-    """The condition that a position is of a message group in `rows`; for UPDATE and DELETE. Its place is locked."""
+    """The condition that a position is of a message group in `rows`; for UPDATE and DELETE. The progress in its queue is locked."""
     if not dialect.has_other_writers:
         return _is_of(_key_of(rows))
     found = _position_from(_key_of(rows), start_offset(rows, rows.c.group_id), "ctid").correlate(rows)
@@ -182,7 +182,7 @@ _OLDEST = (
     select(behind.c.queue_id, behind.c.message_group, behind.c.next_offset, behind.c.open_since_ms)
     .where(*_OPENED)
     .order_by(behind.c.open_since_ms)
-    .limit(bindparam("looked_at"))
+    .limit(bindparam("scanned"))
     .subquery("oldest")
 )
 _OPENED_OF_QUEUES = PerDialect(

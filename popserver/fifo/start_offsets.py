@@ -1,13 +1,13 @@
 """Where the messages of message groups begin that are not done: `start_offset` of a consumer group's progress.
 
-Whatever looks for the deliveries of a message group begins there. On Postgres a user's open transaction keeps the
-entries of all that were there since it began, and each look would read them from the first one on. Kafka's share groups
+A search for the deliveries of a message group begins there. On Postgres a user's open transaction keeps the
+entries of all that were there since it began, and each search would read them from the first one on. Kafka's share groups
 have such an offset too, for their own reasons.
 
 A message group that is not done for long, because it waits for a retry or has many messages, would keep the start of
 its queue back for all others. It gets a start of its own (`message_group_start`), and the queue's moves on without it.
 
-The starts move under the lock on the progress, which everybody has who grants messages in the queue, so no message
+The starts move under the lock on the progress, which is held by whoever grants messages in the queue, so no message
 before them can get a delivery. A reset sets the queue's to 0 and ends the others. It stays there on SQLite, whose index
 has no entries of the past, and for lite topics, whose clients may begin anywhere.
 """

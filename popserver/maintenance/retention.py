@@ -27,7 +27,7 @@ from popserver.messages.seek import stored_at
 from popserver.messages.stored import lock_queue
 from popserver.model.errors import PopError
 from popserver.model.group import Mode
-from popserver.model.names import DLQ_PREFIX, Resource
+from popserver.model.names import DEAD_LETTER_PREFIX, Resource
 from popserver.model.topic import message_key, offset_of, queue_of
 
 # A step stops after so many statements, about 10 ms on SQLite and 60 ms on Postgres. One queue may need more, because a
@@ -177,7 +177,7 @@ _OLDEST = RowStatement(
     )
     .join(topics.EXISTING, topics.EXISTING.c.topic_id == STORED.c.topic_id)
     .where(
-        func.substr(topics.EXISTING.c.name, 1, len(DLQ_PREFIX)) != DLQ_PREFIX,
+        func.substr(topics.EXISTING.c.name, 1, len(DEAD_LETTER_PREFIX)) != DEAD_LETTER_PREFIX,
         STORED.c.min_offset < STORED.c.next_offset,
         STORED.c.queue_id >= bindparam("from_queue"),
     )

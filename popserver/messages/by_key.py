@@ -16,11 +16,11 @@ from popserver.catalog import topics
 from popserver.catalog.queues import queue_rows
 from popserver.database.rows import Row, RowQuery, RowStatement, encode_column, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, IS_RETRY, message
-from popserver.engine.transaction import STEP_ROWS_MAX
+from popserver.engine.transaction import in_steps
 from popserver.messages import dead_letters, redrives
 from popserver.messages.redrives import RedriveOrigin
 from popserver.model.message import REDRIVE_PLAN, BodyEncoding, Message, StoredMessage
-from popserver.model.names import DLQ_PREFIX
+from popserver.model.names import DEAD_LETTER_PREFIX
 from popserver.model.topic import OFFSET_BITS, MessageType, Topic
 
 
@@ -139,11 +139,7 @@ class OriginalRow(NamedTuple):
 
 def originals(conn: Connection, topic_id: int, ids: Sequence[bytes]) -> list[OriginalRow]:
     """The messages of the topic with these message ids that producers sent, without copies."""
-    return [
-        row
-        for start in range(0, len(ids), STEP_ROWS_MAX)
-        for row in _ORIGINALS.rows(conn, {"topic_id": topic_id, "ids": ids[start : start + STEP_ROWS_MAX]})
-    ]
+    return [row for step in in_steps(ids) for row in _ORIGINALS.rows(conn, {"topic_id": topic_id, "ids": step})]
 
 
 def original(conn: Connection, topic_id: int, message_id: bytes) -> OriginalRow | None:
@@ -272,7 +268,7 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
     if elsewhere:
         return _with_redriven(listed, topic, number_of, redrives.of_places(conn, elsewhere))
     found = [stored_message(row, topic, number_of) for row in listed]
-    if not topic.name.name.startswith(DLQ_PREFIX):
+    if not topic.name.name.startswith(DEAD_LETTER_PREFIX):
         return found
     letters = dead_letters.of_copies(conn, [row.message_key for row in listed])
     names = topics.names_by_id(conn, {each.origin_topic_id for each in letters.values()})

@@ -8,7 +8,7 @@ from popserver.database.invariants.stuck import STUCK
 from popserver.metrics.families import Families, is_true
 from popserver.metrics.server_numbers import Names
 from popserver.metrics.store import Late, PairRow, StoreNumbers
-from popserver.model.names import DLQ_PREFIX, RETRY_PREFIX, Resource, is_system_derived
+from popserver.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, Resource, is_system_derived
 
 SERIES_OF_TOPIC = 3
 SERIES_OF_GROUP = 6
@@ -69,9 +69,9 @@ def _add_late(families: Families, name: str, late: Late, at_ms: int) -> None:
 def add_groups(families: Families, numbers: StoreNumbers) -> None:
     """Add the groups, each with the messages of all its topics."""
     dead = {
-        Resource(each.namespace, each.name.removeprefix(DLQ_PREFIX)): each.appended
+        Resource(each.namespace, each.name.removeprefix(DEAD_LETTER_PREFIX)): each.appended
         for each in numbers.facts.topics
-        if each.name.startswith(DLQ_PREFIX)
+        if each.name.startswith(DEAD_LETTER_PREFIX)
     }
     for each in numbers.facts.groups:
         if not families.has_room(SERIES_OF_GROUP):
@@ -80,7 +80,7 @@ def add_groups(families: Families, numbers: StoreNumbers) -> None:
         for state, count in each.states.items():
             families.add("popmq_group_messages", count, str(group), state)
         families.add("popmq_locked_message_groups", each.locked, str(group))
-        letters = Resource(each.namespace, DLQ_PREFIX + each.name)
+        letters = Resource(each.namespace, DEAD_LETTER_PREFIX + each.name)
         families.add("rocketmq_send_to_dlq_messages_total", dead.get(group, 0), str(letters), str(group))
 
 

@@ -10,9 +10,9 @@ from popserver.model.errors import IllegalConsumerGroup, IllegalTopic
 TOPIC_LENGTH_MAX = 127
 GROUP_LENGTH_MAX = 120
 NAMESPACE_LENGTH_MAX = 127
-DLQ_PREFIX = "%DLQ%"
+DEAD_LETTER_PREFIX = "%DLQ%"
 RETRY_PREFIX = "%RETRY%"
-SYSTEM_DERIVED = (DLQ_PREFIX, RETRY_PREFIX)  # names of topics that only the server fills
+SYSTEM_DERIVED = (DEAD_LETTER_PREFIX, RETRY_PREFIX)  # names of topics that only the server fills
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -97,7 +97,7 @@ def is_system_derived(name: str) -> bool:
 
 def dead_letter_topic(group: Resource) -> Resource:
     """The topic of the group's dead letters: `%DLQ%` + group, in the group's namespace."""
-    return Resource(group.namespace, DLQ_PREFIX + group.name)
+    return Resource(group.namespace, DEAD_LETTER_PREFIX + group.name)
 
 
 def retry_topic(group: Resource) -> Resource:
@@ -107,7 +107,7 @@ def retry_topic(group: Resource) -> Resource:
 
 def owner_of(topic: Resource) -> Resource | None:
     """The group of a topic with dead letters or retries; None for an ordinary topic."""
-    for prefix in (DLQ_PREFIX, RETRY_PREFIX):
+    for prefix in (DEAD_LETTER_PREFIX, RETRY_PREFIX):
         if topic.name.startswith(prefix):
             return Resource(topic.namespace, topic.name.removeprefix(prefix))
     return None

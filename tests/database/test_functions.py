@@ -36,4 +36,4 @@ def test_values_are_literals() -> None:
     assert "d.state IN ('INFLIGHT')" in made
     assert "d.state NOT IN ('ACKED_IN_TRANSACTION', 'ACKED_PROVISIONALLY')" in made
     assert f"octet_length(body) > {message.BODY_BYTES_MAX}" in made
-    assert migrate.render(":dlq_prefix||:type_fifo::text", "s") == "'%DLQ%'||'FIFO'::text"
+    assert migrate.render(":dead_letter_prefix||:type_fifo::text", "s") == "'%DLQ%'||'FIFO'::text"
