@@ -236,7 +236,7 @@ def step(step: HistoryStep) -> wire.HistoryEntry:
 
 
 def repaired(row: RepairedRow) -> wire.StuckRow:
-    stuck, at = row.broken.stuck, row.place
+    stuck, at = row.broken.stuck, row.names
     return wire.StuckRow(
         invariant=stuck.name,
         repair=stuck.does,

@@ -25,7 +25,7 @@ from popserver.delivery import due
 from popserver.delivery.history import HistoryStep, steps
 from popserver.messages import dead_letters, redrives
 from popserver.messages.pending_messages import first_due_ms
-from popserver.messages.read import find_place, load
+from popserver.messages.read import load, locate
 from popserver.model.message import StoredMessage
 from popserver.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, Resource
 from popserver.model.states import State
@@ -133,9 +133,9 @@ def find_message(conn: Connection, topic_name: Resource | None, message_id: str)
 
     The message itself is preferred to its dead letters and retries. Raises `BadRequest` if several topics have the id.
     """
-    topic, key = find_place(conn, topic_name, message_id)
+    topic, key = locate(conn, topic_name, message_id)
     (stored,) = load(conn, topic, [key])
-    keys = {key, *redrives.places_of(conn, key)}
+    keys = {key, *redrives.redriven_keys_of(conn, key)}
     return FoundMessage(stored, _message_states(conn, key), steps(conn, keys))
 
 

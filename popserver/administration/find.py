@@ -24,7 +24,7 @@ from popserver.filters import SqlFilter
 from popserver.filters import sql as filters_sql
 from popserver.messages import by_key
 from popserver.messages.by_key import HeadRow
-from popserver.messages.keyed import IndexPlace, KeySearch, spans_of, spans_of_all
+from popserver.messages.keyed import IndexPosition, KeySearch, spans_of, spans_of_all
 from popserver.messages.ranges import Work
 from popserver.messages.seek import offset_at
 from popserver.model.errors import BadRequest
@@ -179,10 +179,10 @@ async def _by_key(
     search = await reader.read(partial(_search, topic=topic, key=key, asked=asked, start=start))
     found: list[tuple[Resource, Match]] = []
     examined, units, work = 0, UNITS_MAX, Work()
-    position = search.place
+    position = search.position
     while position is not None and units > search.units and examined < EXAMINED_MAX and len(found) < asked.limit:
         positions = await reader.read(partial(search.step, limit=EXAMINED_MAX - examined))
-        position, done = search.place, 0
+        position, done = search.position, 0
         # At least one message is examined, so that the next page begins elsewhere.
         while done < len(positions) and (done == 0 or units > search.units) and len(found) < asked.limit:
             work.start_again()
@@ -202,14 +202,14 @@ async def _by_key(
 
 
 def _search(
-    conn: Connection, topic: Topic | None, key: str, asked: MessageSearch, start: IndexPlace | None
+    conn: Connection, topic: Topic | None, key: str, asked: MessageSearch, start: IndexPosition | None
 ) -> KeySearch:
     if topic is not None:
         return KeySearch(key, spans_of(_queues(conn, topic, asked)), start)
     return KeySearch(key, spans_of_all(conn), start)
 
 
-def _keyed(conn: Connection, positions: Sequence[IndexPlace]) -> dict[int, _Keyed]:
+def _keyed(conn: Connection, positions: Sequence[IndexPosition]) -> dict[int, _Keyed]:
     """The messages at these positions, by key, without those that are gone."""
     heads = by_key.heads(conn, [each.message_key for each in positions])
     known = topics.topics_by_id(conn, {head.topic_id for head in heads.values()})
@@ -218,7 +218,7 @@ def _keyed(conn: Connection, positions: Sequence[IndexPlace]) -> dict[int, _Keye
 
 
 def _judge(
-    positions: Sequence[IndexPlace],
+    positions: Sequence[IndexPosition],
     stored: Mapping[int, _Keyed],
     asked: MessageSearch,
     wanted: SqlFilter,
@@ -251,11 +251,11 @@ def _is_in_time(stored_at_ms: int, asked: MessageSearch) -> bool:
     return asked.since_ms <= stored_at_ms and (asked.until_ms is None or stored_at_ms < asked.until_ms)
 
 
-def _index_position(page: str) -> IndexPlace:
+def _index_position(page: str) -> IndexPosition:
     found = _PAGE_OF_KEY.fullmatch(page)
     if found is None:
         raise _no_page(page, "with a key")
-    return IndexPlace(*map(int, found.groups()))
+    return IndexPosition(*map(int, found.groups()))
 
 
 def _topic_position(asked: MessageSearch) -> _TopicPosition | None:

@@ -24,7 +24,7 @@ from popserver.database import states_of
 from popserver.delivery import delivered, history, holds
 from popserver.delivery.history import HistoryStep
 from popserver.delivery.holds import DeliveryRow
-from popserver.delivery.retry_topic import RetryMessage, copies_of, first_place
+from popserver.delivery.retry_topic import RetryMessage, copies_of, first_key_of
 from popserver.engine.clock import Times
 from popserver.fifo import positions
 from popserver.maintenance.repair import broken_around, broken_delay
@@ -60,7 +60,7 @@ def message_facts(
     group = catalog_facts.group(conn, group_name)
     scheduled = _scheduled(conn, topic_name, message_id)
     try:
-        _, key = read.find_place(conn, topic_name, message_id)
+        _, key = read.locate(conn, topic_name, message_id)
     except MessageNotFound:
         if scheduled is None:
             raise
@@ -71,7 +71,7 @@ def message_facts(
     origin_key = _first_key(conn, group, key)
     back = _redriven(conn, group, origin_key)
     keys = [key, *(each.message_key for each in copies)]
-    all_keys = {*keys, origin_key, *redrives.places_of(conn, origin_key)}
+    all_keys = {*keys, origin_key, *redrives.redriven_keys_of(conn, origin_key)}
     steps = [each for each in history.steps(conn, all_keys) if each.group == group.name]
     reason = next((each.reason for each in reversed(steps) if each.reason), "")
     if back is not None and group.mode is not Mode.PULL:
@@ -104,8 +104,8 @@ def _copies(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
 
 def _first_key(conn: Connection, group: Group, key: int) -> int:
     """A message's first key: that of its origin for a redriven message or a retry message."""
-    now = redrives.of_places(conn, [key]).get(key)
-    return first_place(conn, group, key) if now is None else now.origin_key
+    now = redrives.origins_of(conn, [key]).get(key)
+    return first_key_of(conn, group, key) if now is None else now.origin_key
 
 
 def _redriven(conn: Connection, group: Group, origin_key: int) -> RedrivenFacts | None:
@@ -132,7 +132,7 @@ def of_stored(conn: Connection, group: Group, key: int) -> MessageFacts:
     """The facts about a message that is in a queue."""
     at = _at(conn, group, key)
     names = by_key.heads(conn, [key])[key]
-    first_key = first_place(conn, group, key)
+    first_key = first_key_of(conn, group, key)
     death = _death(conn, group, first_key)
     hold = _hold(conn, holds.of_message(conn, group.group_id, key))
     state = states_of.state_of(conn, group.group_id, key, first_key)

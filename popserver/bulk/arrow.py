@@ -94,9 +94,9 @@ class Chunks:
             case "topic":
                 return pa.repeat(pa.scalar(self._topic_name), len(found.keys))
             case "queue_id":
-                return pa.array([numbers[queue_of(key)] for key in found.places or found.keys], pa.int32())
+                return pa.array([numbers[queue_of(key)] for key in found.shown_keys or found.keys], pa.int32())
             case "queue_offset":
-                return pa.array(list(map(offset_of, found.places or found.keys)), pa.int64())
+                return pa.array(list(map(offset_of, found.shown_keys or found.keys)), pa.int64())
             case "delivery_attempt":
                 return pa.array(self._attempts_of(found), pa.int32())
             case "body":
@@ -130,7 +130,7 @@ def _part(found: Columns, start: int, bodies: Sequence[bytes]) -> Columns:
     stop = start + len(bodies)
     values = {name: listed[start:stop] for name, listed in found.values.items()}
     sizes = list(map(len, bodies))
-    return Columns(found.keys[start:stop], values, b"".join(bodies), sizes, found.places[start:stop])
+    return Columns(found.keys[start:stop], values, b"".join(bodies), sizes, found.shown_keys[start:stop])
 
 
 def _unpacked(found: Columns) -> Iterator[bytes]:

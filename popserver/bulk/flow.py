@@ -91,8 +91,8 @@ class Bulk:
         """
         check_slice(offset, end_offset)
         topic = await self._catalog.topic(topic_name)
-        place = queue_numbered(topic, queue_number)
-        return QueueSlice(topic, place, offset, end_offset, wanted, tuple(sources))
+        queue = queue_numbered(topic, queue_number)
+        return QueueSlice(topic, queue, offset, end_offset, wanted, tuple(sources))
 
     async def reading_group(self, name: Resource) -> int:
         """The id of a group that reads a slice; 0 if nobody has created it, because reading needs no group."""

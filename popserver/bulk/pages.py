@@ -22,7 +22,7 @@ from popserver.filters import SqlFilter
 from popserver.messages.by_key import in_order
 from popserver.messages.columns import ColumnQuery, Columns
 from popserver.messages.ranges import WITH_TAG, FilterQuery, Work, inside, judge, narrowed, of_tags, within_room
-from popserver.messages.redrives import of_places
+from popserver.messages.redrives import origins_of
 from popserver.model.message import REDRIVE_PLAN
 from popserver.model.topic import Topic, message_key, queue_of
 from popserver.pulling.read import ends_of
@@ -50,7 +50,7 @@ def first_of(
 ) -> tuple[HeldPage, Sequence[int]]:
     """The first page of messages that a group holds, in the order of these keys; and the remaining keys.
 
-    Messages that were redriven to their group have another place; the page names their first places.
+    Messages that were redriven to their group have another key; the page shows their first keys.
     """
     named = keys[:CHUNK_MESSAGES_MAX]
     sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_column(named)})
@@ -58,22 +58,22 @@ def first_of(
     left = keys[len(named) if len(page_keys) == len(sizes.keys) else named.index(page_keys[-1]) + 1 :]
     found = _BY_KEY.columns(conn, sources, {"keys": encode_column(page_keys)})
     found = _at_origins(conn, topic, found)
-    numbers = {each.queue_id: each.number for each in queues_by_id(conn, map(queue_of, found.places)).values()}
+    numbers = {each.queue_id: each.number for each in queues_by_id(conn, map(queue_of, found.shown_keys)).values()}
     return HeldPage(found, numbers), left
 
 
 def _at_origins(conn: Connection, topic: Topic, found: Columns) -> Columns:
     own = {each.queue_id for each in topic.queues}
     elsewhere = [key for key in found.keys if queue_of(key) not in own]
-    redriven = of_places(conn, elsewhere) if elsewhere else {}
-    places = [redriven[key].origin_key if key in redriven else key for key in found.keys]
+    redriven = origins_of(conn, elsewhere) if elsewhere else {}
+    shown_keys = [redriven[key].origin_key if key in redriven else key for key in found.keys]
     values = dict(found.values)
     if redriven and "properties" in values:
         values["properties"] = [
             {**properties, REDRIVE_PLAN: redriven[key].plan_id} if key in redriven else properties
             for key, properties in zip(found.keys, values["properties"], strict=True)
         ]
-    return found._replace(values=values, places=places)
+    return found._replace(values=values, shown_keys=shown_keys)
 
 
 def _bounds(queue_slice: QueueSlice, ends: Ends) -> dict[str, int]:

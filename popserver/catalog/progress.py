@@ -69,27 +69,27 @@ class QueueToScan(NamedTuple):
     open_since_ms: int | None
 
 
-def lock(tx: Transaction, places: Iterable[GroupQueueKey]) -> None:
-    """Lock the places that a transaction names, before it does anything else. Waits for other transactions."""
-    dialect_of(tx.conn).lock(tx.conn, _LOCK, {"places": encode_rows(sorted(set(places)))})
+def lock(tx: Transaction, keys: Iterable[GroupQueueKey]) -> None:
+    """Lock the progress that a transaction names, before it does anything else. Waits for other transactions."""
+    dialect_of(tx.conn).lock(tx.conn, _LOCK, {"keys": encode_rows(sorted(set(keys)))})
 
 
-def locks_of(places: Iterable[GroupQueueKey]) -> tuple[Locks]:
-    """The locks of a request that names messages in these places."""
-    return (Locks(LockOrder.PROGRESS, lock, places),)
+def locks_of(keys: Iterable[GroupQueueKey]) -> tuple[Locks]:
+    """The locks of a request that names messages of these groups in these queues."""
+    return (Locks(LockOrder.PROGRESS, lock, keys),)
 
 
-def lock_available(tx: Transaction, places: Iterable[GroupQueueKey]) -> set[GroupQueueKey]:
-    """Lock and return the places that no other server has locked. Never waits."""
-    wanted = sorted(set(places))
+def lock_available(tx: Transaction, keys: Iterable[GroupQueueKey]) -> set[GroupQueueKey]:
+    """Lock and return those of these that no other server has locked. Never waits."""
+    wanted = sorted(set(keys))
     if not wanted or not tx.has_other_writers:
         return set(wanted)
-    return {GroupQueueKey(*row) for row in tx.conn.execute(_LOCK_AVAILABLE, {"places": encode_rows(wanted)})}
+    return {GroupQueueKey(*row) for row in tx.conn.execute(_LOCK_AVAILABLE, {"keys": encode_rows(wanted)})}
 
 
-def lock_reading(tx: Transaction, places: Sequence[GroupQueueKey]) -> dict[GroupQueueKey, Reached]:
-    """Lock and return the progress in these places, waiting for other transactions; without places that have none."""
-    rows = (row for step in in_steps(places) for row in tx.conn.execute(_LOCK_READING.of(tx.conn), _named(step)))
+def lock_reading(tx: Transaction, keys: Sequence[GroupQueueKey]) -> dict[GroupQueueKey, Reached]:
+    """Lock and return this progress, waiting for other transactions; without queues that a group does not read."""
+    rows = (row for step in in_steps(keys) for row in tx.conn.execute(_LOCK_READING.of(tx.conn), _named(step)))
     return {GroupQueueKey(row[0], row[1]): Reached(row[2], row[3]) for row in rows}
 
 
@@ -107,8 +107,8 @@ def next_offset(conn: Connection, group_id: int, queue_id: int) -> int | None:
 
 def of_queues(conn: Connection, group_id: int, queue_ids: Iterable[int]) -> dict[int, Reached]:
     """The group's progress in those of these queues that it reads, by queue id."""
-    places = [(group_id, each) for each in sorted(set(queue_ids))]
-    return {row[1]: Reached(row[2], row[3]) for row in conn.execute(_OF_PLACES.of(conn), _named(places))}
+    keys = [(group_id, each) for each in sorted(set(queue_ids))]
+    return {row[1]: Reached(row[2], row[3]) for row in conn.execute(_OF_KEYS.of(conn), _named(keys))}
 
 
 def groups_of_queue(conn: Connection, queue_id: int) -> Sequence[int]:
@@ -203,19 +203,19 @@ def next_offset_of(dialect: Dialect, rows: FromClause) -> tuple[FromClause, Colu
     return found, at.c.next_offset
 
 
-def _named(places: Sequence[Sequence[int]]) -> dict[str, str]:
-    return {"places": encode_rows(places)}
+def _named(keys: Sequence[Sequence[int]]) -> dict[str, str]:
+    return {"keys": encode_rows(keys)}
 
 
-_PLACES = rows_parameter("places", "group_id", "queue_id")
+_KEYS = rows_parameter("keys", "group_id", "queue_id")
 
 
 def _locking(*, skip_locked: bool) -> Select[Any]:
     at = progress.alias("at")
-    row = newest(at, at.c.group_id, at.c.queue_id, group_id=_PLACES.c.group_id, queue_id=_PLACES.c.queue_id)
-    locked = row.with_for_update(skip_locked=skip_locked).correlate(_PLACES).lateral("locked")
+    row = newest(at, at.c.group_id, at.c.queue_id, group_id=_KEYS.c.group_id, queue_id=_KEYS.c.queue_id)
+    locked = row.with_for_update(skip_locked=skip_locked).correlate(_KEYS).lateral("locked")
     # One after the other, in the order that was given.
-    return select(locked.c.group_id, locked.c.queue_id).select_from(_PLACES.join(locked, true()))
+    return select(locked.c.group_id, locked.c.queue_id).select_from(_KEYS.join(locked, true()))
 
 
 _LOCK = _locking(skip_locked=False)
@@ -234,13 +234,13 @@ CONSUMED = (
 )
 
 
-def _of_places(dialect: Dialect, *, locks: bool) -> Select[Any]:
-    found, row = joined(dialect, _PLACES, progress, "group_id", "queue_id", locks=locks)
+def _of_keys(dialect: Dialect, *, locks: bool) -> Select[Any]:
+    found, row = joined(dialect, _KEYS, progress, "group_id", "queue_id", locks=locks)
     return select(row.c.group_id, row.c.queue_id, row.c.next_offset, row.c.resets).select_from(found)
 
 
-_OF_PLACES = PerDialect(partial(_of_places, locks=False))
-_LOCK_READING = PerDialect(partial(_of_places, locks=True))
+_OF_KEYS = PerDialect(partial(_of_keys, locks=False))
+_LOCK_READING = PerDialect(partial(_of_keys, locks=True))
 _NEXT_OFFSET = select(progress.c.next_offset).where(*_IS_HERE)
 _GROUPS_OF_QUEUE = select(progress.c.group_id).where(_OF_QUEUE)
 # Without waiting, here and below: a transaction that uses a row may wait for a lock of this transaction.

@@ -1,7 +1,7 @@
 """All tables, indexes and CHECKs, for both databases. The views are in `database.views`.
 
-Times are epoch milliseconds in columns ending in `_ms`. A message's key is its place: the queue id in the high bits,
-the offset in the low 40 bits (`model.topic.message_key`). Some states have no row: a message at or after its group's
+Times are epoch milliseconds in columns ending in `_ms`. A message's key has its queue id in the high bits, and its
+offset in the low 40 bits (`model.topic.message_key`). Some states have no row: a message at or after its group's
 progress is READY, a message before it without a delivery row is COMMIT, and a message with a dead letter is DLQ.
 """
 
@@ -479,7 +479,7 @@ redrive = _table(
     Column("reason", Text, nullable=False),
     Column("target_topic_id", BigInteger),
     Column("note", Text),
-    # Its place now: the copy in the dead letter topic, or a new message.
+    # Its key now: that of the copy in the dead letter topic, or a new message.
     Column("redriven_key", BigInteger),
     Column("redriven_message_id", LargeBinary),
     Column("redriven_at_ms", BigInteger),

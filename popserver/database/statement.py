@@ -2,7 +2,7 @@
 
 An execution by SQLAlchemy costs 5 to 16 µs besides the database's own work, as much as the database needs for a plain
 statement: the context, the result and its columns are made anew each time. The driver's own call costs 1 µs. So a
-statement is compiled once, and only its text and the places of its parameters are kept.
+statement is compiled once, and only its text and the order of its parameters are kept.
 
 SQLAlchemy still executes statements whose values it has to convert, or whose text depends on their values (`IN`), and
 all statements of a connection with event listeners.

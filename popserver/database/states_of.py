@@ -1,9 +1,9 @@
-"""The state of a message in a group, derived in one place for the views, for `why`, for refusals and for lag.
+"""The state of a message in a group, derived here for the views, for `why`, for refusals and for lag.
 
 A message has a row in `delivery` only while a consumer holds it or while it waits; then the row has its state. Without
 a row, a dead letter is DLQ, a message that the group or its message group has not reached is READY, and any other one
 is COMMIT (docs/design/0003). In the SQL here m is message, g consumer_group, p progress, d delivery, l dead_letter and
-b message_group_progress; r is the redrive of l, and rd and rp are delivery and progress at the redriven place.
+b message_group_progress; r is the redrive of l, and rd and rp are delivery and progress for the redriven key.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def count_of(stored: str, state: State) -> str:
 
 
 def is_ready_at(redriven_key: str, progress: str) -> str:
-    """SQL: whether a redriven message without a delivery is READY at its new place.
+    """SQL: whether a redriven message without a delivery is READY at its new key.
 
-    It is READY if the group reads the queue of that place and has not reached it. Otherwise it is COMMIT.
+    It is READY if the group reads the queue of that key and has not reached it. Otherwise it is COMMIT.
     """
     return (
         f"(g.mode = '{Mode.PULL}' OR {progress}.group_id IS NOT NULL)"
@@ -66,7 +66,7 @@ ON {{r}}.plan_id = l.plan_id AND {{r}}.dead_letter_id = l.dead_letter_id AND l.o
 
 
 def joins(key: str, first_key: str) -> str:
-    """SQL: the joins that `state` needs, besides m, g and p; `first_key` is the message's first place."""
+    """SQL: the joins that `state` needs, besides m, g and p; `first_key` is the message's first key."""
     return f"""LEFT JOIN delivery d ON d.group_id = g.group_id AND d.message_key = {key}
 LEFT JOIN dead_letter l ON l.group_id = g.group_id AND l.origin_key = {first_key}
 LEFT JOIN redrive r {_IS_BACK.format(r="r", key=key)}
@@ -88,7 +88,7 @@ def _first(table: str, column: str, name: str) -> str:
 def state_of(conn: Connection, group_id: int, key: int, first_key: int | None = None) -> State | None:
     """The state of a message in a group, also a hidden one; None if the group has no progress in its queue.
 
-    `first_key` is the message's first place, if that differs from `key`.
+    `first_key` is the message's first key, if that differs from `key`.
     """
     names = {"for_group": group_id, "for_key": key, "for_queue": queue_of(key), "for_first": first_key or key}
     found: str | None = conn.execute(_STATE_OF, names).scalar()

@@ -13,7 +13,7 @@ _ORDERED_BY = f"""CASE WHEN m.message_type <> '{MessageType.LITE}' THEN m.messag
        CASE WHEN m.message_type = '{MessageType.LITE}' THEN m.message_group END AS lite_topic"""
 
 # A message's state in each group that consumes its topic. For one message; too expensive for counting. A message that
-# was redriven to its group has the state of the message at its new place, if the group reads that queue (as mode PULL).
+# was redriven to its group has the state of the message at its new key, if the group reads that queue (as mode PULL).
 _MESSAGE_STATE = f"""
 SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_key, q.number AS queue_id,
        m.message_key & {OFFSET_MASK} AS queue_offset, g.namespace AS group_namespace, g.name AS consumer_group,
@@ -120,7 +120,7 @@ JOIN message m ON m.message_key = l.copy_key
 """  # noqa: S608
 
 # The original, its dead letter, the repair, and the state of the redriven message in the group now. After a reset it
-# is the state at the first place. NULL if the note gives the reason.
+# is the state at the first key. NULL if the note gives the reason.
 _LINEAGE = f"""
 SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace,
        t.name AS topic, r.message_id, oq.number AS queue_id, r.origin_key & {OFFSET_MASK} AS queue_offset,

@@ -40,8 +40,8 @@ def purge_letters(tx: Transaction, request: PurgeLetters) -> int | PopError:
     topic = topics.find_topic(tx.conn, dead_letter_topic(group.name))
     if topic is None or not request.ids:
         return 0
-    (place,) = topic.queues
-    if lock_queue(tx, place.queue_id) is None:
+    (queue,) = topic.queues
+    if lock_queue(tx, queue.queue_id) is None:
         return TooManyRequests(f"another server uses the dead letters of group '{group.name}'; repeat the request")
     locked = dead_letters.lock(tx, group.group_id, request.ids)
     unfinished = _unfinished(tx, group, locked)
@@ -53,8 +53,8 @@ def purge_letters(tx: Transaction, request: PurgeLetters) -> int | PopError:
     redrives.note_purged(tx, ids)
     dead_letters.remove(tx, ids)
     stored.remove(tx, gone)
-    first = parts.first_key(tx.conn, message_key(place.queue_id, 0), message_key(place.queue_id + 1, 0))
-    queue_offsets.begin_at(tx.conn, place.queue_id, None if first is None else offset_of(first))
+    first = parts.first_key(tx.conn, message_key(queue.queue_id, 0), message_key(queue.queue_id + 1, 0))
+    queue_offsets.begin_at(tx.conn, queue.queue_id, None if first is None else offset_of(first))
     return len(gone)
 
 

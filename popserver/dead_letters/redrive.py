@@ -59,7 +59,7 @@ class FoundLetters(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A dead letter that is redriven, with its new place."""
+    """A dead letter that is redriven, with its new key."""
 
     letter: DeadLetterRow
     order: RedriveItem
@@ -99,7 +99,7 @@ def send(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Redr
     """Redrive dead letters that passed `why_not`; the plan has a record of each. Raises `TooManyRequests`."""
     if not orders:
         return
-    sent = _place(tx, plan, found, orders)
+    sent = _send_to_new_keys(tx, plan, found, orders)
     group = plan.group
     dead_letters.mark_redriven(tx, [each.letter.dead_letter_id for each in sent], plan.plan_id)
     redrives.note_redriven(tx, plan.plan_id, (_redriven(plan, each) for each in sent))
@@ -114,8 +114,8 @@ def send(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Redr
         record(tx, group, Event.REDRIVE, moved, f"redriven by plan {plan.plan_id}" + (f": {reason}" if reason else ""))
 
 
-def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[RedriveItem]) -> list[_Sent]:
-    """Give each dead letter its new place, and its delivery if it needs one."""
+def _send_to_new_keys(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[RedriveItem]) -> list[_Sent]:
+    """Give each dead letter its new key, and its delivery if it needs one."""
     letters = [(found.letters[each.dead_letter_id], each) for each in orders]
     if plan.target is not None:
         return _make_messages(tx, plan, found, letters, plan.target)
@@ -124,15 +124,15 @@ def _place(tx: Transaction, plan: Plan, found: FoundLetters, orders: Sequence[Re
     reads_retries = group.mode is Mode.PULL or (
         retries is not None and bool(progress.of_queues(tx.conn, group.group_id, [retries.queues[0].queue_id]))
     )
-    # A group that consumes its own dead letters may have a delivery at the copy's place already.
+    # A group that consumes its own dead letters may have a delivery with the copy's key already.
     own_copies = progress.of_queues(tx.conn, group.group_id, (queue_of(letter.copy_key) for letter, _ in letters))
     as_it_is = [
         _Sent(letter, order, letter.copy_key, is_new=False)
         for letter, order in letters
         if order.repair is None and not reads_retries and queue_of(letter.copy_key) not in own_copies
     ]
-    unplaced = {each.order.dead_letter_id for each in as_it_is}
-    rest = [each for each in letters if each[1].dead_letter_id not in unplaced]
+    unchanged = {each.order.dead_letter_id for each in as_it_is}
+    rest = [each for each in letters if each[1].dead_letter_id not in unchanged]
     made: list[_Sent] = []
     if rest:
         own = retries or ensure_topic(tx, NewTopic(retry_topic(group.name), SYSTEM_QUEUES))
@@ -159,10 +159,10 @@ def _make_messages(
     read = progress.of_queues(tx.conn, plan.group.group_id, (queue_of(letter.origin_key) for letter, _ in letters))
     resets = {queue_id: each.resets for queue_id, each in read.items()}
     sent: list[_Sent] = []
-    for place, run in spread(tx, topic, letters, free):
-        taken = queue_offsets.take(tx, place.queue_id, len(run))
+    for queue, run in spread(tx, topic, letters, free):
+        taken = queue_offsets.take(tx, queue.queue_id, len(run))
         assert taken is not None, "its row is locked"
-        first_key = message_key(place.queue_id, taken.first)
+        first_key = message_key(queue.queue_id, taken.first)
         here = [_Sent(letter, order, key, is_new=True) for key, (letter, order) in enumerate(run, start=first_key)]
         copies = [_copy(plan, found, each, resets) for each in here]
         stored.copy_redriven(tx, topic.topic_id, taken.stored_at_ms, copies, anew=plan.target is not None)

@@ -29,7 +29,7 @@ from popserver.model.topic import queue_of
 
 def runs_around(conn: Connection, group_id: int, keys: Iterable[int]) -> list[GroupRunRow]:
     """The whole runs that these messages are in, in order."""
-    return _AROUND.of(conn).rows(conn, {"places": encode_rows([(group_id, key) for key in keys])})
+    return _AROUND.of(conn).rows(conn, {"keys": encode_rows([(group_id, key) for key in keys])})
 
 
 def runs_of(conn: Connection, group_id: int, members: Iterable[MessageGroupKey]) -> list[GroupRunRow]:
@@ -86,8 +86,8 @@ def advance_after_removal(tx: Transaction, group: Group, members: Collection[Mes
 
 
 def lock_paused(tx: Transaction, group_id: int, members: Sequence[MessageGroupKey]) -> None:
-    """Close message groups that are paused, and give those a position that have none. The caller has locked the places,
-    in which the consumer group has progress."""
+    """Close message groups that are paused, and give those a position that have none. The caller has locked the
+    consumer group's progress in their queues."""
     if members:
         named = encode_members(group_id, members)
         moving_positions.close(tx.conn, named)
@@ -141,7 +141,7 @@ def _runs(dialect: Dialect, named: Subquery) -> RowQuery[GroupRunRow]:
 
 
 # Every row names the group: with a constant group SQLite would scan all deliveries of the group.
-_NAMED = rows_parameter("places", "group_id", "message_key")
+_NAMED = rows_parameter("keys", "group_id", "message_key")
 _AROUND = PerDialect(lambda dialect: _runs(dialect, groups_of(dialect, _NAMED)))
 _NAMED_GROUPS = rows_parameter("members", "group_id", "topic_id", "queue_id", text=("message_group",))
 _OF_MEMBERS = PerDialect(lambda dialect: _runs(dialect, _NAMED_GROUPS))

@@ -1,7 +1,7 @@
 """Read, lock and remove a group's deliveries in a queue, step by step.
 
 Each step first reads a page of keys and then uses them: a planner may run a subquery with a LIMIT again for each row.
-The deliveries of redriven messages have other keys; they are found by the messages' first places.
+The deliveries of redriven messages have other keys; they are found by the messages' first keys.
 """
 
 from __future__ import annotations
@@ -59,4 +59,4 @@ def _own_keys(tx: Transaction, queue: GroupInQueue) -> Iterator[Sequence[int]]:
 
 def _redriven_keys(tx: Transaction, queue: GroupInQueue) -> Iterator[Sequence[int]]:
     """The new message keys of redriven messages; their deliveries may have ended since."""
-    return redrives.pages_of_places(tx.conn, queue.group_id, queue.first, queue.end)
+    return redrives.pages_of_redriven_keys(tx.conn, queue.group_id, queue.first, queue.end)

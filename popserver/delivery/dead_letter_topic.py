@@ -36,7 +36,7 @@ _IN_ORDER_OF_IDS = text(f"SELECT pg_advisory_xact_lock({0x706F706D7102})")
 
 
 class Origin(NamedTuple):
-    """The first place of a retry message, and the stored properties that it had there."""
+    """The first key of a retry message, its topic there, and the stored properties that it had."""
 
     message_key: int
     topic_id: int
@@ -44,7 +44,7 @@ class Origin(NamedTuple):
 
 
 class DeadLetterCandidate(NamedTuple):
-    """A delivery that becomes a dead letter; `origin` is None if the message is at its first place."""
+    """A delivery that becomes a dead letter; `origin` is None if the message has its first key."""
 
     message_key: int
     topic_id: int
@@ -85,7 +85,7 @@ def move_to_dead_letters(
 
 
 class NewDeadLetters:
-    """The dead letters of a transaction, by group and first place. They are written group by group, in one order."""
+    """The dead letters of a transaction, by group and first key. They are written group by group, in one order."""
 
     order: ClassVar = FinishOrder.DEAD_LETTERS
 
@@ -103,9 +103,9 @@ class NewDeadLetters:
 def _with_origins(
     tx: Transaction, group: Group, candidates: Sequence[DeadLetterCandidate]
 ) -> list[DeadLetterCandidate]:
-    """Add the origin to deliveries of redriven messages, which are no longer at their first place."""
+    """Add the origin to deliveries of redriven messages, which do not have their first key any more."""
     keys = [each.message_key for each in candidates if each.origin is None]
-    redriven = redrives.of_places_in_group(tx.conn, group.group_id, keys)
+    redriven = redrives.origins_in_group(tx.conn, group.group_id, keys)
     if not redriven:
         return list(candidates)
     sent_with = {key: as_it_was_sent(row.properties) for key, row in by_key.heads(tx.conn, redriven).items()}
@@ -144,14 +144,14 @@ def _facts(tx: Transaction, letter: NewDeadLetter, copy_key: int) -> dict[str, i
 def _copy_messages(tx: Transaction, group: Group, candidates: Sequence[DeadLetterCandidate]) -> list[int]:
     """Append copies to the group's dead-letter topic. Returns their message keys, in the order of `candidates`."""
     topic = topics.ensure_topic(tx, NewTopic(dead_letter_topic(group.name), SYSTEM_QUEUES))
-    place = topic.queues[0]
-    taken = queue_offsets.take(tx, place.queue_id, len(candidates))
+    queue = topic.queues[0]
+    taken = queue_offsets.take(tx, queue.queue_id, len(candidates))
     assert taken is not None, "the topic was found or made in this transaction"
-    copies = [message_key(place.queue_id, taken.first + index) for index in range(len(candidates))]
-    places = [
+    copies = [message_key(queue.queue_id, taken.first + index) for index in range(len(candidates))]
+    rows = [
         (each.message_key, copy, int(each.origin is not None), each.origin.properties if each.origin else None)
         for each, copy in zip(candidates, copies, strict=True)
     ]
-    stored.copy_to_dead_letter_topic(tx, topic.topic_id, taken.stored_at_ms, places)
+    stored.copy_to_dead_letter_topic(tx, topic.topic_id, taken.stored_at_ms, rows)
     tx.ready_topics.add(topic.topic_id)
     return copies

@@ -66,17 +66,17 @@ def states(conn: Connection, group_id: int, first: int, end: int, limit: int) ->
 
 
 def redriven_states(conn: Connection, group_id: int, first: int, end: int, limit: int) -> list[DeliveryRow]:
-    """The same for redriven messages: `message_key` is their first place, and that is in the range."""
+    """The same for redriven messages: `message_key` is their first key, and that is in the range."""
     return _REDRIVEN_STATES.rows(conn, {"for_group": group_id, "first": first, "end": end, "limit": limit})
 
 
 def redriven_to(conn: Connection, group: Group, origin_key: int) -> int | None:
-    """The place of the redriven message's delivery in the group; None if it has none."""
+    """The key of the redriven message's delivery in the group; None if it has none."""
     return conn.execute(_REDRIVEN_TO, {"for_group": group.group_id, "for_origin": origin_key}).scalar()
 
 
 def first_redriven(conn: Connection, first: int, end: int) -> int | None:
-    """Of redriven messages that have a delivery in any group, the first place with first <= key < end."""
+    """Of redriven messages that have a delivery in any group, the first one with first <= key < end."""
     return conn.execute(_FIRST_REDRIVEN, {"first": first, "end": end}).scalar()
 
 
@@ -125,7 +125,7 @@ def firsts(conn: Connection, group_id: int) -> list[FirstRow]:
 
 
 def redriven_firsts(conn: Connection, group_id: int) -> list[FirstRow]:
-    """The same for redriven messages, at their first places."""
+    """The same for redriven messages, by their first keys."""
     return _REDRIVEN_FIRSTS.rows(conn, {"for_group": group_id})
 
 
@@ -204,10 +204,10 @@ def _of_lite_topics(dialect: Dialect) -> RowStatement[LiteRow]:
 _OF_LITE_TOPICS = PerDialect(_of_lite_topics)
 _TIMED = _THESE.with_only_columns(delivery.c.message_group).where(in_states(delivery.c.state, *TIMED))
 _IS_REDRIVEN = and_(delivery.c.group_id == REDRIVEN.c.group_id, delivery.c.message_key == REDRIVEN.c.redriven_key)
-_at_first_place = REDRIVEN.c.origin_key.label("message_key")
+_first_key = REDRIVEN.c.origin_key.label("message_key")
 _REDRIVEN_STATES = RowStatement(
     DeliveryRow,
-    select(*(_at_first_place if each is delivery.c.message_key else each for each in DELIVERY_COLUMNS))
+    select(*(_first_key if each is delivery.c.message_key else each for each in DELIVERY_COLUMNS))
     .join(delivery, _IS_REDRIVEN)
     .where(
         REDRIVEN.c.group_id == bindparam("for_group"),
@@ -232,7 +232,7 @@ _FIRST_REDRIVEN = (
     .where(_TO.redriven_key >= bindparam("first"), _TO.redriven_key < bindparam("end"))
 )
 _QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
-# For joins: each delivery, and the queue of its place.
+# For joins: each delivery, and the queue of its key.
 DELIVERED = select(
     *(delivery.c[name] for name in ("group_id", "message_key", "topic_id", "state")), _QUEUE_ID.label("queue_id")
 ).subquery("delivered")

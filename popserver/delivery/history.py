@@ -83,7 +83,7 @@ def steps(conn: Connection, keys: Collection[int]) -> list[HistoryStep]:
 
 def skipped_while_held_ms(conn: Connection, group_id: int, key: int, first_key: int) -> int | None:
     """When an operator skipped the message although it was held; None unless that is the last that happened to it, at
-    this place or where it was redriven to. `first_key` is its first place."""
+    this key or at the one that it was redriven to. `first_key` is its first key."""
     letter = dead_letters.of_message(conn, group_id, first_key)
     sent = None if letter is None else redrives.of_letter(conn, letter)
     to_key = None if sent is None or sent.target_topic_id is not None else sent.redriven_key

@@ -51,7 +51,7 @@ def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None,
     for key, topic in topic_of.items():
         if key in retries:
             lineage = retries[key]
-            steps.append((None, 0) if lineage is None else _first_place(topic, lineage, topics))
+            steps.append((None, 0) if lineage is None else _first_topic_and_key(topic, lineage, topics))
         elif is_system_derived(topic.name):
             letter = letters.get(key)
             steps.append((None, 0) if letter is None else (names.get(letter.origin_topic_id), letter.origin_key))
@@ -65,7 +65,7 @@ def _retry_origin(properties: str | None) -> RetryOrigin | None:
         return None
 
 
-def _first_place(own: Resource, lineage: RetryOrigin, topics: dict[int, Resource]) -> tuple[Resource, int]:
+def _first_topic_and_key(own: Resource, lineage: RetryOrigin, topics: dict[int, Resource]) -> tuple[Resource, int]:
     # If the topic was deleted, its queue is gone; the copy has its name.
     named = topics.get(queue_of(lineage.origin_key), Resource(own.namespace, lineage.topic_name))
     return named, lineage.origin_key

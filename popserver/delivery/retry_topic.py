@@ -85,7 +85,7 @@ def copies_of(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
     own_id = _topic_id(conn, group)
     if own_id is None:
         return []
-    origin_key = _first_place(conn, own_id, key)
+    origin_key = _first_key(conn, own_id, key)
     rows = by_key.namesakes(conn, key, own_id)
     found = [(row.message_key, retry_origin_of(properties_of(row.properties))) for row in rows]
     is_copy = key != origin_key
@@ -96,13 +96,13 @@ def copies_of(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
     ]
 
 
-def first_place(conn: Connection, group: Group, key: int) -> int:
+def first_key_of(conn: Connection, group: Group, key: int) -> int:
     """A message's first key: for a message in the group's own retry topic that of its origin, else its own."""
     own_id = _topic_id(conn, group)
-    return key if own_id is None else _first_place(conn, own_id, key)
+    return key if own_id is None else _first_key(conn, own_id, key)
 
 
-def _first_place(conn: Connection, own_id: int, key: int) -> int:
+def _first_key(conn: Connection, own_id: int, key: int) -> int:
     head = by_key.head(conn, key)
     if head is None or head.topic_id != own_id:
         return key
@@ -131,13 +131,13 @@ def as_stored(value: Sequence[str] | Mapping[str, str]) -> str | None:
 def _copy(tx: Transaction, group: Group, rows: Sequence[DeliveryRow], parents: dict[int, _ParentRow]) -> None:
     name = retry_topic(group.name)
     topic = topics.ensure_topic(tx, NewTopic(name, SYSTEM_QUEUES))
-    place = topic.queues[0]
-    taken = queue_offsets.take(tx, place.queue_id, len(rows))
+    queue = topic.queues[0]
+    taken = queue_offsets.take(tx, queue.queue_id, len(rows))
     assert taken is not None, "the topic was found or made in this transaction"
-    first_key = message_key(place.queue_id, taken.first)
+    first_copy = message_key(queue.queue_id, taken.first)
     copies = [
         (row.message_key, key, _properties(row, parents[row.message_key], topic))
-        for key, row in enumerate(rows, start=first_key)
+        for key, row in enumerate(rows, start=first_copy)
     ]
     stored.copy_to_retry_topic(tx, topic.topic_id, taken.stored_at_ms, copies)
     tx.ready_topics.add(topic.topic_id)
@@ -176,7 +176,7 @@ _PARENTS = RowStatement(
 # The lineage of a retry message.
 #
 # A message that a member sent back is delivered again as a copy in topic `%RETRY%<group>`. The copy's properties have
-# the topic that the message was sent to, how often it failed, its first place, and the count of resets.
+# the topic that the message was sent to, how often it failed, its first key, and the count of resets.
 
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_KEY = "popmq.origin-key"

@@ -31,7 +31,7 @@ QUEUES_MAX = 10_000  # beyond that all scans are forgotten
 
 
 class _Scan(NamedTuple):
-    """The last scan of a queue for its start, and what receives had passed at `marked_ms`, and at the mark before it."""
+    """The last scan of a queue, and what receives had passed at `marked_ms`, and at the mark before it."""
 
     at_ms: int
     marked_ms: int

@@ -96,7 +96,7 @@ def any_position_from(dialect: Dialect, key: _PositionKey, start: ColumnElement[
 
 
 def is_position(dialect: Dialect, rows: FromClause) -> ColumnElement[bool]:
-    """The condition that a position is of a message group in `rows`; for UPDATE and DELETE. The progress in its queue is locked."""
+    """The condition that a position is of a message group in `rows`; for UPDATE and DELETE. The progress is locked."""
     if not dialect.has_other_writers:
         return _is_of(_key_of(rows))
     found = _position_from(_key_of(rows), start_offset(rows, rows.c.group_id), "ctid").correlate(rows)

@@ -1,8 +1,8 @@
 """Where the messages of message groups begin that are not done: `start_offset` of a consumer group's progress.
 
-A search for the deliveries of a message group begins there. On Postgres a user's open transaction keeps the
-entries of all that were there since it began, and each search would read them from the first one on. Kafka's share groups
-have such an offset too, for their own reasons.
+A search for the deliveries of a message group begins there. On Postgres a user's open transaction keeps the entries of
+all that were there since it began, and each search would read them from the first one on. Kafka's share groups have
+such an offset too, for their own reasons.
 
 A message group that is not done for long, because it waits for a retry or has many messages, would keep the start of
 its queue back for all others. It gets a start of its own (`message_group_start`), and the queue's moves on without it.

@@ -111,8 +111,8 @@ class LiteClients:
             self._drop(key, name)
         for name in set(added) - client.lite_topics:
             client.lite_topics.add(name)
-            place = (key.topic_id, zlib.crc32(name.encode()))
-            self._by_hash[place] = (*self._by_hash.get(place, ()), key)
+            hash_key = (key.topic_id, zlib.crc32(name.encode()))
+            self._by_hash[hash_key] = (*self._by_hash.get(hash_key, ()), key)
         self._budget.add(len(client.lite_topics) - count)
         if client.lite_topics:
             self._wakeups.wake(key.wake_key)
@@ -148,11 +148,11 @@ class LiteClients:
             del self._reads[key]
 
     def _drop(self, key: PollKey, name: str) -> None:
-        place = (key.topic_id, zlib.crc32(name.encode()))
+        hash_key = (key.topic_id, zlib.crc32(name.encode()))
         # Once: the client may have another name with the same hash.
-        left = list(self._by_hash[place])
+        left = list(self._by_hash[hash_key])
         left.remove(key)
         if left:
-            self._by_hash[place] = tuple(left)
+            self._by_hash[hash_key] = tuple(left)
         else:
-            del self._by_hash[place]
+            del self._by_hash[hash_key]

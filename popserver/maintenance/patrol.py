@@ -20,7 +20,7 @@ from popserver.database.invariants.stuck import STUCK
 from popserver.engine.clock import Clock
 from popserver.engine.reader import LogLimit, Reader
 from popserver.engine.writer import Writer
-from popserver.maintenance.repair import FIRST, Broken, LookFrom, RepairRow, StuckPlace, look_on, places_of
+from popserver.maintenance.repair import FIRST, Broken, RepairRow, ScanCursor, StuckNames, names_of, scan_on
 from popserver.model.errors import PopError
 
 PAUSE_FACTOR = 50  # times what the read took
@@ -36,7 +36,7 @@ class RepairedRow(NamedTuple):
     """A row that was found, where it is, and whether it is repaired."""
 
     broken: Broken
-    place: StuckPlace
+    names: StuckNames
     is_repaired: bool
 
 
@@ -102,10 +102,10 @@ class Patrol:
             seen = await self._look(pauses=False)
             known = {each.broken for each in done}
             fresh = [each for each in seen.rows if each not in known]
-            places = await self._reader.read(partial(places_of, rows=fresh))
-            for each, place in zip(fresh, places, strict=True):
+            names = await self._reader.read(partial(names_of, rows=fresh))
+            for each, its_names in zip(fresh, names, strict=True):
                 is_repaired = not dry_run and await self._writer.submit(RepairRow(each))
-                done.append(RepairedRow(each, place, is_repaired))
+                done.append(RepairedRow(each, its_names, is_repaired))
             if not fresh:
                 break
         if not dry_run:
@@ -143,13 +143,13 @@ class Patrol:
 
     async def _look(self, *, pauses: bool) -> _Round:
         found = _Round()
-        place: LookFrom | None = FIRST
-        while place is not None:
+        cursor: ScanCursor | None = FIRST
+        while cursor is not None:
             moments = Moments(self._clock.now_ms(), self._clock.calendar_ms())
-            read = partial(look_on, place=place, moments=moments, with_late=moments.now_ms >= self._late_from_ms)
-            rows, place, took_s = await self._reader.look_up(read)
+            read = partial(scan_on, cursor=cursor, moments=moments, with_late=moments.now_ms >= self._late_from_ms)
+            rows, cursor, took_s = await self._reader.look_up(read)
             found.add(rows)
-            if pauses and place is not None:
+            if pauses and cursor is not None:
                 await asyncio.sleep(PAUSE_FACTOR * took_s)
         return found
 

@@ -69,7 +69,7 @@ def _purge_topics(tx: Transaction) -> int:
         if removed:
             return removed
         return queues.forget(tx.conn, each.queue_id)
-    # The delivery of a redriven message is at a place in another topic; it is looked up once, at the end.
+    # The delivery of a redriven message has a key in another topic; it is looked up once, at the end.
     if removed := _or_refuse(deliveries.forget_topic(tx.conn, topic_id)):
         return removed
     if removed := lite_subscriptions.forget_topic(tx, topic_id):

@@ -1,6 +1,6 @@
-"""Looks for what keeps messages from being delivered (`database.invariants`), and repairs it.
+"""Finds what keeps messages from being delivered (`database.invariants`), and repairs it.
 
-A row that was found is looked at again in the transaction that repairs it, once its place is locked: so a repair is
+A row that was found is read again in the transaction that repairs it, once its progress is locked: so a repair is
 safe while servers work, and does nothing where nothing is wrong any more. What another transaction has locked is left.
 """
 
@@ -37,7 +37,7 @@ from popserver.model.names import Resource
 from popserver.model.topic import offset_of, queue_of
 
 PAGE_ROWS = 500
-READ_S = 0.02  # of one look: then others have their turn
+READ_S = 0.02  # of one scan: then others have their turn
 _OF = {source: [each for each in STUCK if each.source is source] for source in StuckIn}
 
 
@@ -48,8 +48,8 @@ class Broken(NamedTuple):
     row: StuckRow
 
 
-class StuckPlace(NamedTuple):
-    """Where a broken row is; None: it has no such place. `message_group` is empty without one."""
+class StuckNames(NamedTuple):
+    """Group, topic and so on of a broken row; None: it has none. `message_group` is empty without one."""
 
     group: Resource | None
     topic: Resource | None
@@ -58,14 +58,14 @@ class StuckPlace(NamedTuple):
     offset: int | None
 
 
-class LookFrom(NamedTuple):
-    """Where a look through the store goes on: the index of the table, and the page; None: the first one."""
+class ScanCursor(NamedTuple):
+    """Where a scan of the store goes on: the index of the table, and the page; None: the first one."""
 
     table: int
     page: dict[str, Any] | None
 
 
-FIRST = LookFrom(0, None)
+FIRST = ScanCursor(0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,34 +94,34 @@ def broken_in_page(
     return rows, next_page(conn, source, names)
 
 
-def look_on(
-    conn: Connection, place: LookFrom, moments: Moments, *, with_late: bool
-) -> tuple[list[Broken], LookFrom | None, float]:
-    """What is found from a place on in a moment, where to go on, and how long that took, in seconds."""
+def scan_on(
+    conn: Connection, cursor: ScanCursor, moments: Moments, *, with_late: bool
+) -> tuple[list[Broken], ScanCursor | None, float]:
+    """What a short scan finds from the cursor on, where to go on, and how long that took, in seconds."""
     found: list[Broken] = []
     began_s = now_s()
     tables = list(StuckIn)
     while True:
-        source = tables[place.table]
-        page = first_page(source, PAGE_ROWS) if place.page is None else place.page
+        source = tables[cursor.table]
+        page = first_page(source, PAGE_ROWS) if cursor.page is None else cursor.page
         rows, after = broken_in_page(conn, source, page, moments, with_late=with_late)
         found += rows
-        place = LookFrom(place.table + (after is None), after)
+        cursor = ScanCursor(cursor.table + (after is None), after)
         took_s = now_s() - began_s
-        if place.table == len(tables):
+        if cursor.table == len(tables):
             return found, None, took_s
         if took_s >= READ_S:
-            return found, place, took_s
+            return found, cursor, took_s
 
 
-def places_of(conn: Connection, rows: Sequence[Broken]) -> list[StuckPlace]:
+def names_of(conn: Connection, rows: Sequence[Broken]) -> list[StuckNames]:
     """Where each row is, in the words of operators."""
     topics = names_by_id(conn, {each.row.topic_id for each in rows})
     groups = {key: each.group.name for key, each in groups_by_id(conn, {each.row.group_id for each in rows}).items()}
     queues = queues_by_id(conn, (each.row.queue_id for each in rows))
     numbers = {each.queue_id: each.number for each in queues.values()}
     return [
-        StuckPlace(
+        StuckNames(
             groups.get(row.group_id),
             topics.get(row.topic_id),
             numbers.get(row.queue_id),

@@ -125,17 +125,17 @@ def _trim_several(tx: Transaction, queues: Sequence[_QueueRow], cutoff_ms: int) 
     return tuple(trimmed), queues[-1].queue_id + 1 if len(queues) == STEP_ROWS_MAX else 0
 
 
-def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int, left: _Left) -> Removed | None:
+def _trim(tx: Transaction, queue: _QueueRow, cutoff_ms: int, left: _Left) -> Removed | None:
     """Remove the queue's oldest messages, up to one that must stay. None if none was removed."""
     left.statements -= _OF_A_QUEUE
-    if lock_queue(tx, place.queue_id) is None:
+    if lock_queue(tx, queue.queue_id) is None:
         return None
-    first, end = message_key(place.queue_id, place.min_offset), message_key(place.queue_id + 1, 0)
+    first, end = message_key(queue.queue_id, queue.min_offset), message_key(queue.queue_id + 1, 0)
     keys = parts.keys(tx.conn, first, end, left.rows, before_ms=cutoff_ms)
     if not keys:
         return None
     bounds = {"first": first, "end": keys[-1] + 1}
-    busy = tx.conn.execute(_BUSY, bounds | {"of_queue": place.queue_id}).scalars().all()
+    busy = tx.conn.execute(_BUSY, bounds | {"of_queue": queue.queue_id}).scalars().all()
     left.statements -= _OF_A_BUSY_GROUP * len(busy)
     needed = [delivered.first_needed(tx, group_id, first, bounds["end"]) for group_id in busy]
     needed.append(tx.conn.execute(_FIRST_HANDED_BACK, bounds).scalar())
@@ -148,12 +148,12 @@ def _trim(tx: Transaction, place: _QueueRow, cutoff_ms: int, left: _Left) -> Rem
         _remove_ready(tx, group_id, first, end)
     newest = parts.page(tx.conn, first, end, 1, newest_first=True)
     removed = stored.remove_range(tx, first, end)
-    queue_offsets.begin_at(tx.conn, place.queue_id, offset_of(end))
+    queue_offsets.begin_at(tx.conn, queue.queue_id, offset_of(end))
     left.rows = 0 if rest is not None else left.rows - removed
     if not removed:
         return None
-    oldest_ms = place.oldest_ms or 0
-    return Removed(Resource(place.namespace, place.name), removed, oldest_ms, newest[0].stored_at_ms)
+    oldest_ms = queue.oldest_ms or 0
+    return Removed(Resource(queue.namespace, queue.name), removed, oldest_ms, newest[0].stored_at_ms)
 
 
 def _remove_ready(tx: Transaction, group_id: int, first: int, end: int) -> None:

@@ -266,7 +266,7 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
     number_of = queue_numbers(conn, topic, {row.message_key >> OFFSET_BITS for row in listed})
     elsewhere = [row.message_key for row in listed if row.message_key >> OFFSET_BITS not in number_of]
     if elsewhere:
-        return _with_redriven(listed, topic, number_of, redrives.of_places(conn, elsewhere))
+        return _with_redriven(listed, topic, number_of, redrives.origins_of(conn, elsewhere))
     found = [stored_message(row, topic, number_of) for row in listed]
     if not topic.name.name.startswith(DEAD_LETTER_PREFIX):
         return found
@@ -282,15 +282,15 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
 
 
 def _with_redriven(
-    rows: Sequence[MessageRow], topic: Topic, number_of: dict[int, int], places: dict[int, RedriveOrigin]
+    rows: Sequence[MessageRow], topic: Topic, number_of: dict[int, int], origins: dict[int, RedriveOrigin]
 ) -> list[StoredMessage]:
-    """The same, if some messages were redriven to their group: these show their first places.
+    """The same, if some messages were redriven to their group: these show their first keys.
 
     A redriven message has `dead_letter_of`, and a property with the redrive plan.
     """
     return [
-        _as_redriven(row, topic, number_of, places[row.message_key])
-        if row.message_key in places
+        _as_redriven(row, topic, number_of, origins[row.message_key])
+        if row.message_key in origins
         else stored_message(row, topic, number_of)
         for row in rows
     ]

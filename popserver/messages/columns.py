@@ -83,11 +83,11 @@ def _source(name: str) -> ColumnElement[Any]:
 class Columns(NamedTuple):
     """Messages as columns by source, in the order of `keys`; with the concatenated bodies, and the size of each.
 
-    `places` are the keys that consumers see, if some differ from `keys`: a redriven message shows its first place.
+    `shown_keys` are those that consumers see, if some differ from `keys`: a redriven message shows its first key.
     """
 
     keys: Sequence[int]  # model.topic.message_key
     values: Mapping[str, Sequence[Any]]
     bodies: bytes = b""
     body_sizes: Sequence[int] = ()
-    places: Sequence[int] = ()
+    shown_keys: Sequence[int] = ()

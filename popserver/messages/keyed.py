@@ -34,7 +34,7 @@ _GROWTH = 4
 # The work of a search in units of about 0.1 µs: to look into a block, to read one row of a key, and to return it.
 _UNITS_PER_BLOCK = 150
 _UNITS_PER_ROW = 3
-_UNITS_PER_PLACE = 40
+_UNITS_PER_MATCH = 40
 # So many keys of a message are in the index: the first ones. The others are stored with the message alone.
 INDEXED_MAX = 64
 # What a key counts in the size of a request: about the bytes of a row, with its share of pages and of the log.
@@ -84,10 +84,10 @@ def remove(tx: Transaction, first: int, end: int) -> int | None:
     return rest
 
 
-class IndexPlace(NamedTuple):
-    """A place in a search, which goes from the newest blocks of all queues to older ones: all before a slot of a block.
+class IndexPosition(NamedTuple):
+    """A position of a search from the newest blocks of all queues to older ones: it stands before a slot of a block.
 
-    `distance` is the number of newer blocks in the block's queue. It only grows, so a search that goes on at a place
+    `distance` is the number of newer blocks in the block's queue. It only grows, so a search that goes on at a position
     leaves no older message out.
     """
 
@@ -97,7 +97,7 @@ class IndexPlace(NamedTuple):
 
     @property
     def message_key(self) -> int:
-        """The message at the slot where the place ends."""
+        """The message at the slot where the position stands."""
         return self.block << SLOT_BITS | self.before_slot
 
 
@@ -125,48 +125,48 @@ def spans_of_all(conn: Connection) -> list[Span]:
     return spans_of(all_queue_rows(conn))
 
 
-def blocks_of(spans: list[Span], start: IndexPlace | None = None) -> Iterator[IndexPlace]:
+def blocks_of(spans: list[Span], start: IndexPosition | None = None) -> Iterator[IndexPosition]:
     """The blocks of what these queues store, the newest ones of all queues first; from `start` on."""
-    return _walk(spans, start or IndexPlace(0, 0))
+    return _walk(spans, start or IndexPosition(0, 0))
 
 
-def _walk(spans: list[Span], start: IndexPlace) -> Iterator[IndexPlace]:
+def _walk(spans: list[Span], start: IndexPosition) -> Iterator[IndexPosition]:
     for distance in count(start.distance):
         spans = [each for each in spans if each[0] - distance >= each[1]]
         if not spans:
             return
         for last, _ in spans:
-            place = IndexPlace(distance, last - distance)
-            if place.block == start.block:
-                yield place._replace(before_slot=start.before_slot)
-            elif place > start:
-                yield place
+            position = IndexPosition(distance, last - distance)
+            if position.block == start.block:
+                yield position._replace(before_slot=start.before_slot)
+            elif position > start:
+                yield position
 
 
 class KeySearch:
     """A search for a key, from the newest messages to older ones, in steps of one statement.
 
-    `place` is where the next step begins; None if there is no more. `units`: the work of all steps.
+    `position` is where the next step begins; None if there is no more. `units`: the work of all steps.
     """
 
-    def __init__(self, key: str, spans: list[Span], start: IndexPlace | None) -> None:
+    def __init__(self, key: str, spans: list[Span], start: IndexPosition | None) -> None:
         self._key = key
         self._blocks = blocks_of(spans, start)
         self._next = list(islice(self._blocks, 1))
         self.units = 0
 
     @property
-    def place(self) -> IndexPlace | None:
+    def position(self) -> IndexPosition | None:
         return self._next[0] if self._next else None
 
-    def step(self, conn: Connection, limit: int) -> list[IndexPlace]:
+    def step(self, conn: Connection, limit: int) -> list[IndexPosition]:
         """The messages with the key in the next blocks, at most `limit`."""
         blocks = self._next
         found = with_key(conn, self._key, blocks, limit)
         # A statement that reaches its limit has read all rows of its blocks: as many as there may be.
         is_cut = len(found) == limit
         rows = len(blocks) * SLOTS if is_cut else len(found)
-        self.units += len(blocks) * _UNITS_PER_BLOCK + rows * _UNITS_PER_ROW + len(found) * _UNITS_PER_PLACE
+        self.units += len(blocks) * _UNITS_PER_BLOCK + rows * _UNITS_PER_ROW + len(found) * _UNITS_PER_MATCH
         if is_cut:
             self._next = [found[-1], *(each for each in blocks if each[:2] > found[-1][:2])]
         elif len(found) < SLOTS // _GROWTH:
@@ -176,11 +176,11 @@ class KeySearch:
         return found
 
 
-def with_key(conn: Connection, key: str, blocks: Sequence[IndexPlace], limit: int) -> list[IndexPlace]:
-    """The first `limit` messages in these blocks that have this key, or one with the same checksum. Each is a place at
-    which the search goes on after this message."""
+def with_key(conn: Connection, key: str, blocks: Sequence[IndexPosition], limit: int) -> list[IndexPosition]:
+    """The first `limit` messages in these blocks that have this key, or one with the same checksum. Each is a position
+    at which the search goes on after this message."""
     names = {"blocks": encode_rows(blocks), "of_hash": key_hash(key), "limit": limit}
-    return [IndexPlace(*row) for row in conn.execute(_WITH_KEY, names)]
+    return [IndexPosition(*row) for row in conn.execute(_WITH_KEY, names)]
 
 
 def _rows_of(key: int, keys: Iterable[str]) -> list[tuple[int, int, int]]:

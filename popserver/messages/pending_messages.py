@@ -151,11 +151,11 @@ def first_missing(
 
 
 def as_messages(
-    dialect: Dialect, places: FromClause, names: Sequence[str], becomes: Mapping[str, ColumnElement[Any]]
+    dialect: Dialect, entering: FromClause, names: Sequence[str], becomes: Mapping[str, ColumnElement[Any]]
 ) -> Select[Any]:
-    """The columns `names` of messages in queues, for the pending messages (`pending_id`) in `places`, which this
-    transaction has locked. `becomes`: the columns that a message gets with its place."""
-    found, row = joined(dialect, places, pending, "pending_id")
+    """The columns `names` of messages in queues, for the pending messages (`pending_id`) in `entering`, which this
+    transaction has locked. `becomes`: the columns that a message gets with its offset."""
+    found, row = joined(dialect, entering, pending, "pending_id")
     # A committed half is an ordinary message (protocol 8.1).
     message_type = case((is_half(row), MessageType.NORMAL.value), else_=row.c.message_type)
     changed = {"message_type": message_type, **becomes}

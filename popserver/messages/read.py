@@ -1,4 +1,4 @@
-"""Pages of messages for readers: the oldest ones of a queue, those with these keys, and the place of one by its id.
+"""Pages of messages for readers: the oldest ones of a queue, those with these keys, and the key of one by its id.
 
 No query costs more with a larger backlog. Lists are pages, and one answer has at most `PAGE_BYTES_MAX` of bodies, but
 at least one message.
@@ -66,22 +66,22 @@ def load(conn: Connection, topic: Topic, keys: Sequence[int], *, bodies: bool = 
     return [found[key] for key in keys if key in found]
 
 
-def find_place(conn: Connection, topic_name: Resource | None, message_id: str) -> tuple[Topic, int]:
+def locate(conn: Connection, topic_name: Resource | None, message_id: str) -> tuple[Topic, int]:
     """The topic and the key of a message. Raises `MessageNotFound`, and `BadRequest` if several topics have its id."""
     wanted = None if topic_name is None else catalog_facts.topic(conn, topic_name).topic_id
     found = [row for row in by_key.with_id(conn, id_to_bytes(message_id)) if wanted in (None, row.topic_id)]
     existing = topics.topics_by_id(conn, {row.topic_id for row in found})
-    places = [row for row in found if row.topic_id in existing]
-    if not places:
+    there = [row for row in found if row.topic_id in existing]
+    if not there:
         where = "any topic" if topic_name is None else f"topic '{topic_name}'"
         raise MessageNotFound(f"message '{short(message_id)}' is not in {where}")
-    originals = [each for each in places if each.copy_of is None]
+    originals = [each for each in there if each.copy_of is None]
     if len(originals) > 1:
         names = ", ".join(f"'{existing[each.topic_id].name}'" for each in originals)
         raise BadRequest(f"message id '{short(message_id)}' is in the topics {names}; name one of them")
     # The newest copy, because a group that owns whole queues stores a new copy for each retry.
-    place = originals[0] if originals else max(places, key=_age)
-    return existing[place.topic_id], place.message_key
+    chosen = originals[0] if originals else max(there, key=_age)
+    return existing[chosen.topic_id], chosen.message_key
 
 
 def _age(row: HeadRow) -> tuple[int, int]:

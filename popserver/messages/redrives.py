@@ -1,8 +1,8 @@
 """Redrives: a record of each dead letter that a plan sends back.
 
-A message that was redriven only to its group has its delivery at another place than its first: at the copy in the dead
-letter topic, or at a new message in the group's retry topic. Its record has both places. A record stays when the dead
-letter is removed, until its group is.
+A message that was redriven only to its group has its delivery at another key than its first: at that of the copy in the
+dead-letter topic, or of a new message in the group's retry topic. Its record has both keys. A record stays when the
+dead letter is removed, until its group is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DIED_AGAIN = "it died again, and was purged"
 
 
 class RedriveOrigin(NamedTuple):
-    """The origin of a redriven message: its first place, its topic there, and the redrive plan."""
+    """The origin of a redriven message: its first key, its topic there, and the redrive plan."""
 
     redriven_key: int
     origin_key: int
@@ -60,29 +60,29 @@ class RedriveRow(NamedTuple):
 # Where redriven messages are.
 
 
-def of_places(conn: Connection, keys: Sequence[int]) -> dict[int, RedriveOrigin]:
-    """The origins of the redriven messages at these places, for all groups. For several redrives, the last one."""
-    return {row.redriven_key: row for row in _OF_PLACES.rows(conn, {"keys": encode_column(keys)})}
+def origins_of(conn: Connection, keys: Sequence[int]) -> dict[int, RedriveOrigin]:
+    """The origins of the redriven messages with these keys, for all groups. For several redrives, the last one."""
+    return {row.redriven_key: row for row in _ORIGINS_OF.rows(conn, {"keys": encode_column(keys)})}
 
 
-def of_places_in_group(conn: Connection, group_id: int, keys: Sequence[int]) -> dict[int, RedriveOrigin]:
+def origins_in_group(conn: Connection, group_id: int, keys: Sequence[int]) -> dict[int, RedriveOrigin]:
     """The same for one group."""
     names = {"for_group": group_id, "keys": encode_column(keys)}
-    return {row.redriven_key: row for row in _OF_PLACES_IN_GROUP.rows(conn, names)}
+    return {row.redriven_key: row for row in _ORIGINS_IN_GROUP.rows(conn, names)}
 
 
-def places_of(conn: Connection, origin_key: int) -> list[int]:
-    """The places (keys) of a message after redrives to its groups, the oldest first."""
-    return list(conn.execute(_PLACES_OF, {"for_origin": origin_key}).scalars())
+def redriven_keys_of(conn: Connection, origin_key: int) -> list[int]:
+    """The keys of a message after redrives to its groups, the oldest first."""
+    return list(conn.execute(_REDRIVEN_KEYS, {"for_origin": origin_key}).scalars())
 
 
-def pages_of_places(conn: Connection, group_id: int, first: int, end: int) -> Iterator[list[int]]:
-    """The places of the group's redriven messages with first keys from `first` to before `end`, in steps.
+def pages_of_redriven_keys(conn: Connection, group_id: int, first: int, end: int) -> Iterator[list[int]]:
+    """The keys of the group's redriven messages with first keys from `first` to before `end`, in steps.
 
     A message may have been redriven more than once.
     """
     names = {"for_group": group_id, "first": first, "end": end, "limit": STEP_ROWS_MAX, "after_redriven": -1}
-    while page := conn.execute(_PAGE_OF_PLACES, names).all():
+    while page := conn.execute(_PAGE_ORIGINS_OF, names).all():
         yield [row.redriven_key for row in page]
         names |= {"first": page[-1].origin_key, "after_redriven": page[-1].redriven_key}
 
@@ -223,16 +223,16 @@ _ORIGINS = (
     .order_by(redrive.c.redriven_at_ms, redrive.c.dead_letter_id)
 )
 _IS_AT = and_(redrive.c.redriven_key == _KEYS.c.message_key, _TO_ITS_GROUP)
-_OF_PLACES = RowStatement(RedriveOrigin, _ORIGINS.join(redrive, _IS_AT))
-_OF_PLACES_IN_GROUP = RowStatement(
+_ORIGINS_OF = RowStatement(RedriveOrigin, _ORIGINS.join(redrive, _IS_AT))
+_ORIGINS_IN_GROUP = RowStatement(
     RedriveOrigin, _ORIGINS.join(redrive, and_(_IS_AT, redrive.c.group_id == bindparam("for_group")))
 )
-_PLACES_OF = (
+_REDRIVEN_KEYS = (
     select(redrive.c.redriven_key)
     .where(redrive.c.origin_key == bindparam("for_origin"), _TO_ITS_GROUP)
     .order_by(redrive.c.redriven_at_ms, redrive.c.dead_letter_id)
 )
-_PAGE_OF_PLACES = (
+_PAGE_ORIGINS_OF = (
     select(redrive.c.origin_key, redrive.c.redriven_key)
     .where(
         redrive.c.group_id == bindparam("for_group"),

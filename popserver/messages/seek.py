@@ -46,13 +46,13 @@ class _Times(NamedTuple):
     oldest_ms: int | None
 
 
-def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -> int:
+def offset_at(conn: Connection, topic: Topic, queue: MessageQueue, at_ms: int) -> int:
     """The offset of the queue's first message that was stored at or after `at_ms`; the queue's end if there is none.
 
     A binary search in one statement: two probes more than the number of offsets has bits, and about half of that if
     messages arrived at an even rate. Raises `TopicNotFound`.
     """
-    row = _TIMES.first(conn, {"of_queue": place.queue_id})
+    row = _TIMES.first(conn, {"of_queue": queue.queue_id})
     if row is None:
         raise topic_not_found(topic.name)
     if row.oldest_ms is None or at_ms > row.newest_stored_at_ms:
@@ -61,10 +61,10 @@ def offset_at(conn: Connection, topic: Topic, place: MessageQueue, at_ms: int) -
         return row.min_offset
     likely = _likely(row, row.oldest_ms, at_ms)
     names = {
-        "from_key": message_key(place.queue_id, row.min_offset),
-        "to_key": message_key(place.queue_id, row.next_offset),
+        "from_key": message_key(queue.queue_id, row.min_offset),
+        "to_key": message_key(queue.queue_id, row.next_offset),
         "step": 1 << (row.next_offset - row.min_offset).bit_length() >> 1,
-        "likely_key": message_key(place.queue_id, likely.begin),
+        "likely_key": message_key(queue.queue_id, likely.begin),
         "likely_step": likely.step,
         "at_ms": at_ms,
     }

@@ -73,7 +73,7 @@ class _Placed(NamedTuple):
 
 @carries_out(Append)
 def append(tx: Transaction, requests: Sequence[Append]) -> list[list[SendResult] | PopError]:
-    """Store the messages. The results are their places, in order.
+    """Store the messages. The results are their queues and offsets, in order.
 
     A message with a repeated id or idempotency key gets the first one's result.
     """
@@ -107,7 +107,7 @@ def _append_to_topic(
     if any(each.properties for each in new):
         repeats.claim(tx, topic, new, requests[0].key_window_ms)
     chosen = by_queue(tx, topic, new)
-    placed = _place(tx, topic, chosen) if chosen else []
+    placed = _take_offsets(tx, topic, chosen) if chosen else []
     if len(placed) < len(chosen):
         gone = TopicNotFound(f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}")
         return [gone] * len(requests)
@@ -116,9 +116,9 @@ def _append_to_topic(
         raise RepeatedId
     if placed:
         _store(tx, topic, placed, lite_topics)
-    for place in placed:
-        number = place.chosen.number
-        for offset, each in enumerate(place.messages, start=place.first_offset):
+    for run in placed:
+        number = run.chosen.number
+        for offset, each in enumerate(run.messages, start=run.first_offset):
             known[each.message_id] = SendResult(each.message_id, number, offset, "", each.deliver_at_ms)
     if alike:
         known |= {repeat: known[first] for repeat, first in alike.items()}
@@ -129,10 +129,10 @@ def _store(tx: Transaction, topic: Topic, placed: Sequence[_Placed], lite_topics
     """Insert the messages with their keys, and wake receives that may get them."""
     rows = [_rows(each.taken.stored_at_ms, topic, each.first_key, each.messages) for each in placed]
     dialect_of(tx.conn).insert(tx.conn, message, rows[0] if len(rows) == 1 else list(chain.from_iterable(rows)))
-    for place in placed:
-        if any(each.keys for each in place.messages):
+    for run in placed:
+        if any(each.keys for each in run.messages):
             keyed = tx.at_end(KeyedMessages)
-            for key, each in enumerate(place.messages, start=place.first_key):
+            for key, each in enumerate(run.messages, start=run.first_key):
                 keyed.add(key, each.keys)
     if lite_topics is None:
         tx.ready_topics.add(topic.topic_id)
@@ -142,15 +142,15 @@ def _store(tx: Transaction, topic: Topic, placed: Sequence[_Placed], lite_topics
 
 def _store_lite_topics(tx: Transaction, topic: Topic, lite_topics: NewLiteTopics, placed: Sequence[_Placed]) -> None:
     first_keys: dict[str, int] = {}
-    for place in placed:
-        for key, each in enumerate(place.messages, start=place.first_key):
+    for run in placed:
+        for key, each in enumerate(run.messages, start=run.first_key):
             if each.message_group is not None:
                 first_keys.setdefault(each.message_group, key)
     lite_topics.store(first_keys, {each.chosen.queue_id: each.taken.lite_expired_offset for each in placed})
     tx.make_ready(topic.topic_id, first_keys)
 
 
-def _place(tx: Transaction, topic: Topic, chosen: Mapping[MessageQueue, Sequence[Message]]) -> list[_Placed]:
+def _take_offsets(tx: Transaction, topic: Topic, chosen: Mapping[MessageQueue, Sequence[Message]]) -> list[_Placed]:
     """Take offsets for the messages, with one statement for all queues. Nothing is placed if the topic is gone.
 
     The statement also says whether a message may be pending already: on Postgres one of these, else any of the topic.
@@ -158,13 +158,13 @@ def _place(tx: Transaction, topic: Topic, chosen: Mapping[MessageQueue, Sequence
     names: dict[str, Any] = {}
     if tx.has_other_writers:
         names["ids"] = [id_to_bytes(each.message_id) for messages in chosen.values() for each in messages]
-    counts = {place.queue_id: len(messages) for place, messages in chosen.items()}
-    by_id = {place.queue_id: (place, messages) for place, messages in chosen.items()}
+    counts = {queue.queue_id: len(messages) for queue, messages in chosen.items()}
+    by_id = {queue.queue_id: (queue, messages) for queue, messages in chosen.items()}
     placed: list[_Placed] = []
     for row in _TAKE.rows(tx, topic.topic_id, counts, names):
-        place, messages = by_id[row.queue_id]
+        queue, messages = by_id[row.queue_id]
         first_offset = row.next_offset - len(messages)
-        placed.append(_Placed(place, row, first_offset, row.queue_id << OFFSET_BITS | first_offset, messages))
+        placed.append(_Placed(queue, row, first_offset, row.queue_id << OFFSET_BITS | first_offset, messages))
     return placed
 
 
@@ -227,7 +227,7 @@ def lock_queue(tx: Transaction, queue_id: int) -> Sequence[int] | None:
 def enqueue(tx: Transaction, placed: Sequence[tuple[int, int, int, int]]) -> None:
     """Store pending messages: (pending id, message key, stored-at time, tag hash) of each. Their bodies stay in the
     database."""
-    tx.conn.execute(_ENQUEUE.of(tx.conn), {"places": encode_rows(placed)})
+    tx.conn.execute(_ENQUEUE.of(tx.conn), {"entering": encode_rows(placed)})
 
 
 def copy_to_retry_topic(
@@ -315,18 +315,18 @@ def _copying(kind: CopyKind, copies: Subquery, **becomes: ColumnElement[Any]) ->
 
 def _enqueue(dialect: Dialect) -> Executable:
     becomes: dict[str, ColumnElement[Any]] = {
-        "message_key": _PLACES.c.message_key,
+        "message_key": _ENTERING.c.message_key,
         "copy_of": null(),
         "copy_kind": null(),
-        "stored_at_ms": _PLACES.c.stored_at_ms,
-        "tag_hash": _PLACES.c.tag_hash,
+        "stored_at_ms": _ENTERING.c.stored_at_ms,
+        "tag_hash": _ENTERING.c.tag_hash,
     }
     names = [column.name for column in message.columns]
-    stored = pending_messages.as_messages(dialect, _PLACES, names, becomes)
-    return insert(message).from_select(names, stored.order_by(_PLACES.c.message_key))
+    stored = pending_messages.as_messages(dialect, _ENTERING, names, becomes)
+    return insert(message).from_select(names, stored.order_by(_ENTERING.c.message_key))
 
 
-_PLACES = rows_parameter("places", "pending_id", "message_key", "stored_at_ms", "tag_hash")
+_ENTERING = rows_parameter("entering", "pending_id", "message_key", "stored_at_ms", "tag_hash")
 _ENQUEUE = PerDialect(_enqueue)
 _retries = rows_parameter("copies", "source_key", "copy_key", text=("properties",))
 _RETRY = _copying(CopyKind.RETRY, _retries, properties=_retries.c.properties)

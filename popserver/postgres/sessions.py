@@ -114,9 +114,9 @@ BY_INDEX: Final = {each.name: each.writer for each in PINNED if each.writer}
 # the same name come last: a session of a pooler may have them.
 _SEARCH_PATH: Final = """pg_catalog.set_config('search_path', COALESCE(
     (SELECT pg_catalog.format('%I, pg_temp', s.name)
-     FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) WITH ORDINALITY AS s(name, place)
+     FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) WITH ORDINALITY AS s(name, number)
      WHERE pg_catalog.to_regclass(pg_catalog.format('%I.message_group_progress', s.name)) IS NOT NULL
-     ORDER BY s.place LIMIT 1),
+     ORDER BY s.number LIMIT 1),
     CASE WHEN pg_catalog.current_schema() IS NOT NULL THEN
         pg_catalog.format('%I, pg_temp', pg_catalog.current_schema()) END,
     pg_catalog.current_setting('search_path')), false)"""

@@ -1,4 +1,4 @@
-"""How pending messages enter their queues. The bodies stay in the database; only ids and places travel.
+"""How pending messages enter their queues. The bodies stay in the database; only ids and keys travel.
 
 A step never waits for a queue's counter. If another server has locked it, its messages stay pending until a later
 step, which chooses another queue for messages without a message group.
@@ -101,7 +101,7 @@ def _next_due(tx: Transaction, entered: int, due: int) -> tuple[int | None, int 
 
 
 def enqueue(tx: Transaction, rows: Sequence[PendingRow], key_window_ms: int = WINDOW_MS) -> EnqueuedRows:
-    """Give the messages their places in their queues.
+    """Give the messages offsets in their queues.
 
     Two kinds of messages are only removed: those whose id or idempotency key is in a queue already, because they were
     sent again, and those of deleted topics.

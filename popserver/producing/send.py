@@ -49,7 +49,7 @@ class Sending:
     async def send(self, batch: Sequence[Message], client_id: str = "") -> list[SendResult | PopError]:
         """Store messages of one topic. Each has its own outcome: a refusal does not affect the other messages.
 
-        An outcome is the message's place; the message is durable when this returns. A repeated message id or
+        An outcome is the message's queue and offset; the message is durable when this returns. A repeated message id or
         idempotency key gets the result of the first message. A delayed or a half message is in no queue yet.
         `client_id` is the producer that checks of half messages ask first.
         Raises `TopicNotFound` if the topic may not be created, and `MessagePropertyConflictWithType` if the topic does

@@ -42,10 +42,10 @@ class Clone(Request[list[MovedOffset]]):
 
     def locks(self) -> Iterable[Locks]:
         return locks_of(
-            GroupQueueKey(each.group_id, place.queue_id)
+            GroupQueueKey(each.group_id, queue.queue_id)
             for each in (self.source, self.group)
             for topic in self.topics
-            for place in topic.queues
+            for queue in topic.queues
         )
 
 
@@ -63,17 +63,17 @@ def clone(tx: Transaction, request: Clone) -> list[MovedOffset] | PopError:
             return lookup.group_not_found(group.name)
     stored = _stored(tx.conn, request.group)
     for topic in request.topics:
-        if any(place.queue_id in stored for place in topic.queues):
+        if any(queue.queue_id in stored for queue in topic.queues):
             return BadRequest(
                 f"consumer group '{request.group.name}' has progress in topic '{topic.name}' already; move it with:"
                 f" popmq group reset {request.group.name.name} {topic.name.name}"
             )
     begins = _begins(tx.conn, request.source)
     moved = [
-        MovedOffset(topic.name, place.number, NO_OFFSET, begins[place.queue_id])
+        MovedOffset(topic.name, queue.number, NO_OFFSET, begins[queue.queue_id])
         for topic in request.topics
-        for place in topic.queues
-        if place.queue_id in begins
+        for queue in topic.queues
+        if queue.queue_id in begins
     ]
     _write(tx, request, begins)
     return moved
@@ -81,10 +81,10 @@ def clone(tx: Transaction, request: Clone) -> list[MovedOffset] | PopError:
 
 def _write(tx: Transaction, request: Clone, begins: dict[int, int]) -> None:
     rows = [
-        (request.group.group_id, place.queue_id, begins[place.queue_id], 1)
+        (request.group.group_id, queue.queue_id, begins[queue.queue_id], 1)
         for topic in request.topics
-        for place in topic.queues
-        if place.queue_id in begins
+        for queue in topic.queues
+        if queue.queue_id in begins
     ]
     # This counts as a reset, so that a member that has begun elsewhere meanwhile cannot overwrite it.
     progress.begin(tx.conn, rows)
@@ -124,9 +124,9 @@ def _handed_back(conn: Connection, source: Group, begins: dict[int, int]) -> dic
     # In mode POP the messages of the retry topic have deliveries, or are done.
     topic = None if source.mode is Mode.POP else topics.find_topic(conn, retry_topic(source.name))
     first: dict[int, int] = {}
-    for place in topic.queues if topic else ():
+    for queue in topic.queues if topic else ():
         # Messages of the retry topic that wait for their next retry are in `begins`.
-        start, end = message_key(place.queue_id, begins.get(place.queue_id, 0)), message_key(place.queue_id + 1, 0)
+        start, end = message_key(queue.queue_id, begins.get(queue.queue_id, 0)), message_key(queue.queue_id + 1, 0)
         while page := parts.page(conn, start, end, STEP_ROWS_MAX):
             for row in page:
                 origin_key = retry_origin_of(properties_of(row.properties)).origin_key

@@ -237,7 +237,7 @@ class GroupProgress:
 
         def query(conn: Connection) -> Skip:
             group = catalog_facts.group(conn, group_name)
-            topic, key = read.find_place(conn, topic_name, message_id)
+            topic, key = read.locate(conn, topic_name, message_id)
             return Skip(group, topic.topic_id, key, force)
 
         request = await self._reader.read(query)

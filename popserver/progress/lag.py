@@ -45,7 +45,7 @@ class QueueLag(NamedTuple):
     oldest_ready_ms: int | None
 
 
-class _PlaceRow(NamedTuple):
+class _LagRow(NamedTuple):
     queue_id: int
     topic_id: int
     namespace: str
@@ -67,13 +67,13 @@ def queue_lag(
     unread message would have to be read.
     """
     names = {"for_group": group.group_id, "now_ms": now_ms, "of_topic": topic_id, "limit": limit}
-    places = (_PLACES if topic_id is None else _PLACES_OF_TOPIC).rows(conn, names)
-    count = len(places)
+    queues = (_PAGE if topic_id is None else _PAGE_OF_TOPIC).rows(conn, names)
+    count = len(queues)
     if count == limit and topic_id is None:
         count = conn.execute(_COUNT, names).scalar_one()
     states: dict[int, Counter[State]] = defaultdict(Counter)
     ahead: Counter[int] = Counter()
-    firsts: dict[int, list[int]] = {each.queue_id: [each.first_key] if each.first_key else [] for each in places}
+    firsts: dict[int, list[int]] = {each.queue_id: [each.first_key] if each.first_key else [] for each in queues}
     for row in conn.execute(_STATES, names):
         states[row.queue_id][State(row.state).shown] += row.deliveries
         ahead[row.queue_id] += int(row.beyond)
@@ -97,19 +97,19 @@ def queue_lag(
             holders.get(each.queue_id, ""),
             min((stored[key].stored_at_ms for key in firsts[each.queue_id] if key in stored), default=None),
         )
-        for each in places
+        for each in queues
     ], count
 
 
-def _lag(place: _PlaceRow, states: Counter[State], more: int, holder: str, oldest_ready_ms: int | None) -> QueueLag:
-    beyond = place.end_offset - max(place.next_offset, place.min_offset)
+def _lag(queue: _LagRow, states: Counter[State], more: int, holder: str, oldest_ready_ms: int | None) -> QueueLag:
+    beyond = queue.end_offset - max(queue.next_offset, queue.min_offset)
     ready = beyond + states[State.READY] + more
     return QueueLag(
-        Resource(place.namespace, place.name),
-        place.number,
-        place.min_offset,
-        place.end_offset,
-        place.next_offset,
+        Resource(queue.namespace, queue.name),
+        queue.number,
+        queue.min_offset,
+        queue.end_offset,
+        queue.next_offset,
         ready,
         states[State.INFLIGHT],
         states[State.WAITING_RETRY],
@@ -137,7 +137,7 @@ _OWN = (
 _COUNT = select(func.count()).select_from(_OWN.subquery("own"))
 
 
-def _places(own: Select[Any]) -> RowStatement[_PlaceRow]:
+def _page_of(own: Select[Any]) -> RowStatement[_LagRow]:
     # First the page: messages are looked for only in its queues.
     order = EXISTING.c.namespace, EXISTING.c.name, STORED.c.number
     page = own.order_by(*order).limit(bindparam("limit")).subquery("page")
@@ -152,11 +152,11 @@ def _places(own: Select[Any]) -> RowStatement[_PlaceRow]:
         )
     )
     found = select(*page.c, first_unread.label("first_key"))
-    return RowStatement(_PlaceRow, found.order_by(page.c.namespace, page.c.name, page.c.number))
+    return RowStatement(_LagRow, found.order_by(page.c.namespace, page.c.name, page.c.number))
 
 
-_PLACES = _places(_OWN)
-_PLACES_OF_TOPIC = _places(_OWN.where(STORED.c.topic_id == bindparam("of_topic")))
+_PAGE = _page_of(_OWN)
+_PAGE_OF_TOPIC = _page_of(_OWN.where(STORED.c.topic_id == bindparam("of_topic")))
 _REACHED = REACHED.c.queue_id.op("<<")(KEY_SHIFT).op("|")(REACHED.c.next_offset)
 _STATES = (
     select(
@@ -172,7 +172,7 @@ _STATES = (
     .where(DELIVERED.c.group_id == bindparam("for_group"))
     .group_by(DELIVERED.c.queue_id, DELIVERED.c.state)
 )
-# Redriven messages count at their first place: their deliveries have places in another topic.
+# Redriven messages count by their first key: their deliveries have keys in another topic.
 _ELSEWHERE = (
     select(DELIVERED.c.message_key, DELIVERED.c.state, REDRIVEN.c.origin_key)
     .select_from(DELIVERED)

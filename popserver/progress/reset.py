@@ -148,7 +148,7 @@ def _moved(move: _Move) -> MovedOffset:
 
 def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
     """Lock the deliveries. Refuse if a user's own transaction has locked one: it may be about to ack it."""
-    if not clear.lock(tx, _place(group, move)):
+    if not clear.lock(tx, _queue_of(group, move)):
         raise TooManyRequests(
             f"a delivery of group '{group.name}' in queue {move.goal.queue.number} of topic '{move.goal.topic.name}' is"
             " locked by another transaction; nothing is reset, repeat the request"
@@ -161,7 +161,7 @@ def _invalidate(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
         return
     room = RECORDED_MAX
     for move in moves:
-        held = clear.held(tx, _place(group, move), room)
+        held = clear.held(tx, _queue_of(group, move), room)
         # The first messages of the range are enough: all that have a delivery row are `held`, or there is no room left.
         # Without an end behind them Postgres joins the whole range before it takes the first.
         names = _range_names(group, move)
@@ -202,16 +202,16 @@ def _record(tx: Transaction, group: Group, move: _Move, several: Iterable[Moved]
 
 def _move(tx: Transaction, group: Group, move: _Move) -> None:
     """Remove all of the group's rows in the queue except its progress and the dead letters before it."""
-    place = _place(group, move)
-    clear.clear(tx, place)
-    dead_letters.reset(tx, place.group_id, move.first + move.to_offset, place.end)
-    progress.reset(tx.conn, group.group_id, place.queue_id, move.to_offset)
-    paused = pauses.message_groups_in(tx.conn, group.group_id, place.queue_id)
-    lock_paused(tx, group.group_id, [MessageGroupKey(topic_id, place.queue_id, name) for topic_id, name in paused])
+    queue = _queue_of(group, move)
+    clear.clear(tx, queue)
+    dead_letters.reset(tx, queue.group_id, move.first + move.to_offset, queue.end)
+    progress.reset(tx.conn, group.group_id, queue.queue_id, move.to_offset)
+    paused = pauses.message_groups_in(tx.conn, group.group_id, queue.queue_id)
+    lock_paused(tx, group.group_id, [MessageGroupKey(topic_id, queue.queue_id, name) for topic_id, name in paused])
     tx.ready_topics.add(move.goal.topic.topic_id)
 
 
-def _place(group: Group, move: _Move) -> GroupInQueue:
+def _queue_of(group: Group, move: _Move) -> GroupInQueue:
     return GroupInQueue(group.group_id, move.goal.queue.queue_id, move.first, move.end)
 
 

@@ -47,8 +47,8 @@ def unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
     queue_ids = progress.of_queues(tx.conn, group.group_id, (each.queue_id for each in topic.queues))
     if not queue_ids:
         return not_subscribed(group, topic)
-    places = [GroupInQueue(group.group_id, each, message_key(each, 0), message_key(each + 1, 0)) for each in queue_ids]
-    if not all(clear.lock(tx, each) for each in places):
+    queues = [GroupInQueue(group.group_id, each, message_key(each, 0), message_key(each + 1, 0)) for each in queue_ids]
+    if not all(clear.lock(tx, each) for each in queues):
         return TooManyRequests(
             f"a delivery of group '{group.name}' in topic '{topic.name}' is locked by another transaction; nothing is"
             " deleted, repeat the request"
@@ -57,7 +57,7 @@ def unsubscribe(tx: Transaction, request: Unsubscribe) -> PopError | None:
         hold = delivered.held_in_topic(tx.conn, group.group_id, topic.topic_id, tx.now_ms)
         if hold is not None:
             return _held_elsewhere(tx, request, hold)
-    for each in places:
+    for each in queues:
         clear.clear(tx, each)
     progress.end(tx.conn, group.group_id, queue_ids)
     if pauses.end_all(tx.conn, group.group_id, topic.topic_id):

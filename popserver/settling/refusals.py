@@ -98,5 +98,5 @@ def _implied_state(tx: Transaction, receipt: Receipt) -> State:
 
 def _first_key(tx: Transaction, receipt: Receipt) -> int:
     """Where the message was before any redrive."""
-    found = redrives.of_places_in_group(tx.conn, receipt.group_id, [receipt.message_key])
+    found = redrives.origins_in_group(tx.conn, receipt.group_id, [receipt.message_key])
     return found[receipt.message_key].origin_key if found else receipt.message_key

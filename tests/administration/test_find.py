@@ -17,7 +17,7 @@ from popserver.catalog.queues import queue_rows
 from popserver.filters import SqlFilter
 from popserver.maintenance import purge, retention
 from popserver.messages import keyed
-from popserver.messages.keyed import SLOTS, IndexPlace, KeySearch, key_hash
+from popserver.messages.keyed import SLOTS, IndexPosition, KeySearch, key_hash
 from popserver.messages.ranges import Work
 from popserver.model.topic import QUEUE_COUNT_MAX
 from popserver.producing import enqueue, pending
@@ -228,7 +228,7 @@ def test_the_index_is_read_in_statements_of_limited_size(
     assert len(everything) == 30
     looked = []
 
-    def recorded(conn: Connection, key: str, blocks: list[IndexPlace], limit: int) -> list[IndexPlace]:
+    def recorded(conn: Connection, key: str, blocks: list[IndexPosition], limit: int) -> list[IndexPosition]:
         looked.append(len(blocks))
         return with_key(conn, key, blocks, limit)
 
@@ -236,8 +236,8 @@ def test_the_index_is_read_in_statements_of_limited_size(
     monkeypatch.setattr(keyed, "with_key", recorded)
     monkeypatch.setattr(keyed, "BLOCKS_MAX", 6)
     search = KeySearch("busy", keyed.spans_of(queues), None)
-    found: list[IndexPlace] = []
-    while search.place is not None:
+    found: list[IndexPosition] = []
+    while search.position is not None:
         before = search.units
         step = search.step(store.conn, limit)
         found += step

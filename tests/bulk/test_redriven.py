@@ -23,7 +23,7 @@ def test_it_is_told_as_a_message_of_its_first_place(store: OpenStore) -> None:
     found, standard = page.columns, store.receive(group, topic, attempt_id="a")
     assert left == []
     assert {*dead} < {*found.values["message_id"]}
-    told = zip(found.values["message_id"], found.places, found.values["properties"], strict=True)
+    told = zip(found.values["message_id"], found.shown_keys, found.values["properties"], strict=True)
     assert [(name, page.numbers[queue_of(key)], offset_of(key), properties) for name, key, properties in told] == [
         (each.stored.message.message_id, each.stored.queue_number, each.stored.offset, each.stored.message.properties)
         for each in standard
