@@ -49,6 +49,15 @@ def test_make_test_runs_a_part_of_each_room() -> None:
     assert rooms - named - heavy == {"benchmarks", "deploy", "servers"}
 
 
+def test_each_line_of_make_test_names_a_test_that_is_there() -> None:
+    for line in LIST.with_name("first.txt").read_text().splitlines():
+        file, _, name = line.partition("::")
+        path = LIST.parents[1] / file
+        assert path.exists(), f"{line}: there is no such file"
+        if name:
+            assert f"def {name.partition('[')[0]}(" in path.read_text(), f"{line}: there is no such test"
+
+
 def test_a_line_that_names_no_test_is_found() -> None:
     names = ["tests/heavy/test_a.py::test_one", "tests/b.py::test_two[postgres]", "tests/c.py::test_four[postgres]"]
     assert Full(TEXT).unused(names) == ["tests/b.py::test_two[sqlite]"]
