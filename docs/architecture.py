@@ -22,7 +22,15 @@ STOREYS: dict[str, tuple[str, ...]] = {
     "machine": ("postgres", "sqlite", "database", "engine", "front", "transport", "http2", "grpcio"),
     "what is stored": ("access", "catalog", "messages", "members", "cluster", "fifo", "delivery", "lite"),
     "what happens to messages": ("producing", "settling", "pulling", "maintenance", "clients", "receiving", "bulk"),
-    "what operators ask for": ("dead_letters", "administration", "rocketmq_admin", "progress", "metrics", "web"),
+    "what operators ask for": (
+        "dead_letters",
+        "administration",
+        "rocketmq_admin",
+        "progress",
+        "metrics",
+        "client_metrics",
+        "web",
+    ),
 }
 TOP = "serve, app.py, services, broker"
 ABOVE = {"serve", "sizing", "services", "broker"}  # rooms that belong to the top

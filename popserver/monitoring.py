@@ -21,8 +21,8 @@ from popserver.transport.listen import address_of, split_address
 from popserver.transport.status import code_names
 
 if TYPE_CHECKING:
+    from popserver.client_metrics.numbers import ClientMeters
     from popserver.front.sockets import GivenSockets
-    from popserver.metrics.client_numbers import ClientMeters
     from popserver.metrics.exporter import Exporter
     from popserver.metrics.otlp import MetricPush
     from popserver.web.server import WebServer
@@ -151,8 +151,8 @@ class Monitoring:
         if not config.client_metrics:
             return None
         try:
-            from popserver.metrics import rpc as _  # noqa: F401 - whether it can be loaded
-            from popserver.metrics.client_numbers import ClientMeters, exported_max
+            from popserver.client_metrics import rpc as _  # noqa: F401 - whether it can be loaded
+            from popserver.client_metrics.numbers import ClientMeters, exported_max
         except ImportError as error:
             log.error(
                 "metrics of clients are not received: --client-metrics needs OpenTelemetry; run pip install"

@@ -20,8 +20,8 @@ ROOMS = (
     "model", "filters", "postgres", "sqlite", "database", "engine", "front", "transport", "http2", "grpcio",
     "access", "catalog", "messages", "members", "cluster", "fifo", "delivery", "lite", "producing", "settling",
     "maintenance", "clients", "pulling", "dead_letters", "receiving", "administration", "rocketmq_admin", "bulk",
-    "progress", "config", "broker", "metrics", "web", "services", "logs", "certificates", "monitoring", "app",
-    "in_process", "offline", "serve", "sizing", "cli", "pytest_plugin",
+    "progress", "config", "broker", "metrics", "client_metrics", "web", "services", "logs", "certificates",
+    "monitoring", "app", "in_process", "offline", "serve", "sizing", "cli", "pytest_plugin",
 )  # fmt: skip
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.
 # The same for the client. An `__init__` may hand out what comes later.
@@ -40,7 +40,7 @@ CONSOLE_ROOMS = (
 PORT_ROOMS = ("addresses", "shares", "bodies", "connections", "serving")
 # Rooms of the client that may have more files than others.
 FILES_MAX_OF = {"_session": 14, "cli": 14}
-REMOVABLE = {"bulk", "progress", "dead_letters", "rocketmq_admin", "web"}
+REMOVABLE = {"bulk", "client_metrics", "progress", "dead_letters", "rocketmq_admin", "web"}
 ASSEMBLY = {"broker", "services", "monitoring", "app"}
 # Other packages of ours that a package may import.
 ALLOWED = {
@@ -69,7 +69,7 @@ WIRE = (
     "popserver.administration.rpc",
     "popserver.lite.rpc",
     "popserver.members.rpc",
-    "popserver.metrics.rpc",
+    "popserver.client_metrics.rpc",
     "popserver.offline",
     "popserver.producing.rpc",
     "popserver.producing.sent",
@@ -92,7 +92,7 @@ KEPT_IN = {
     "popproto": (*WIRE, "popclient"),
     "google": (*WIRE, "popclient"),
     "prometheus_client": ("popserver.metrics",),
-    "opentelemetry": ("popserver.metrics.otlp", "popserver.metrics.rpc", "popclient"),
+    "opentelemetry": ("popserver.metrics.otlp", "popserver.client_metrics.rpc", "popclient"),
     "starlette": ("popserver.web", "popconsole", "popport"),
     "uvicorn": ("popserver.web", "popconsole.serving", "popport"),
     "time": (

@@ -10,7 +10,7 @@ import gzip
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 from prometheus_client import GCCollector, ProcessCollector
@@ -23,11 +23,11 @@ from popserver.broker.broker import Broker
 from popserver.clients.clients import Client
 from popserver.engine.meters import now_s
 from popserver.engine.reader import LogLimit
-from popserver.metrics.client_numbers import ClientMeters
 from popserver.metrics.families import Families, Identity
 from popserver.metrics.flow import StoreWatch
 from popserver.metrics.server_numbers import (
     ConnectedClient,
+    Names,
     ServerNumbers,
     add_clients,
     add_delivered,
@@ -66,6 +66,19 @@ class Exposition(NamedTuple):
     at_s: float  # when it was written
 
 
+class ClientMetrics(Protocol):
+    """The metrics of clients, which another room has."""
+
+    @property
+    def left_out(self) -> Mapping[Any, int]:
+        """How many points were refused, by the reason."""
+        ...
+
+    def add_to(self, families: Families, names: Names) -> int:
+        """Add the totals; returns how many series have no room."""
+        ...
+
+
 class Exporter:
     """All metrics of one server."""
 
@@ -80,7 +93,7 @@ class Exporter:
         version: str,
         series_max: int,
         has_units: bool,
-        client_meters: ClientMeters | None,
+        client_meters: ClientMetrics | None,
     ) -> None:
         """`codes`: the names of status codes. `series_max`: how many samples a scrape has at most. `has_units`: the
         names end with the units."""

@@ -28,7 +28,7 @@ from popserver.transport.listen import PLAINTEXT, Engine, Listening, address_of
 from popserver.transport.public_services import PublicServices
 
 if TYPE_CHECKING:
-    from popserver.metrics.client_numbers import ClientMeters
+    from popserver.client_metrics.numbers import ClientMeters
 
 
 class PopServer:
@@ -160,7 +160,7 @@ def build(
         admin_door.serve([*administration, *anybody.beside(administration)])
     if client_meters is not None:
         # Loaded here, because it needs OpenTelemetry's messages.
-        from popserver.metrics.rpc import ClientMetricMethods
+        from popserver.client_metrics.rpc import ClientMetricMethods
 
         methods = ClientMetricMethods(client_meters, broker.catalog, incoming, gate, must_sign=access.is_on)
         services.append(methods.service)

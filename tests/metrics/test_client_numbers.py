@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.engine.clock import ManualClock
-from popserver.metrics.client_numbers import (
+from popserver.client_metrics.numbers import (
     COUNT_MAX,
     EXACT_MAX,
     FORGET_MS,
@@ -20,6 +19,7 @@ from popserver.metrics.client_numbers import (
     exported_max,
     series_of,
 )
+from popserver.engine.clock import ManualClock
 from popserver.metrics.families import Families, Identity
 from popserver.metrics.server_numbers import Names
 from popserver.model.budget import Budget

@@ -21,9 +21,9 @@ from structlog.testing import capture_logs
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.access.users import Users
+from popserver.client_metrics.numbers import LIMITS_MS
+from popserver.client_metrics.rpc import MISSING_MAX
 from popserver.clients.settings import ask_for_metrics
-from popserver.metrics.client_numbers import LIMITS_MS
-from popserver.metrics.rpc import MISSING_MAX
 from popserver.model.acl import Action, Effect, ResourceKind
 from popserver.model.group import NewGroup
 from popserver.model.names import Resource
@@ -154,8 +154,8 @@ async def test_where_callers_sign_this_call_is_signed_too(sqlite_url: str) -> No
 
 
 async def test_without_the_extra_the_server_runs_and_says_so(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "popserver.metrics.rpc", None)
-    monkeypatch.delattr("popserver.metrics.rpc", raising=False)
+    monkeypatch.setitem(__import__("sys").modules, "popserver.client_metrics.rpc", None)
+    monkeypatch.delattr("popserver.client_metrics.rpc", raising=False)
     with capture_logs() as said:
         async with started(sqlite_url, client_metrics=True) as app:
             assert app.monitoring.client_meters is None

@@ -17,7 +17,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_C
 from popport.addresses import network_of
 from popserver.access.gate import ClientGate
 from popserver.catalog.flow import Catalog
-from popserver.metrics.client_numbers import (
+from popserver.client_metrics.numbers import (
     CACHED,
     LIMITS_MS,
     ClientGauge,
