@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from popserver import broker as brokers
+from popserver.broker import engine as brokers
 from popserver.cluster import servers as clusters
 from popserver.database.database import Database
 from popserver.engine import writer as writers
