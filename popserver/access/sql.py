@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from popserver.access.rules import POLICIES_OF_USER_MAX, USERS_MAX, Policy, User
 from popserver.database.notifications import USERS
@@ -76,14 +76,14 @@ class Acl(NamedTuple):
 
 
 def load(conn: Connection) -> Acl:
-    users = conn.execute(select(*_USER_COLUMNS).order_by(acl_user.c.access_key))
-    policies = conn.execute(select(*_POLICY_COLUMNS).order_by(acl_policy.c.policy_id))
-    return Acl([_user(*row) for row in users], [_policy(*row) for row in policies])
+    users = conn.execute(select(acl_user).order_by(acl_user.c.access_key))
+    policies = conn.execute(select(acl_policy).order_by(acl_policy.c.policy_id))
+    return Acl([_user(row) for row in users], [_policy(row) for row in policies])
 
 
 def find_user(conn: Connection, access_key: str) -> User | None:
-    row = conn.execute(select(*_USER_COLUMNS).where(acl_user.c.access_key == access_key)).first()
-    return None if row is None else _user(*row)
+    row = conn.execute(select(acl_user).where(acl_user.c.access_key == access_key)).first()
+    return None if row is None else _user(row)
 
 
 def user_not_found(access_key: str) -> NotFound:
@@ -150,9 +150,9 @@ def add_policy(tx: Transaction, request: AddPolicy) -> Policy | PopError:
         acl_policy.c.namespace == request.resource.namespace,
         acl_policy.c.pattern == request.resource.name,
     )
-    row = tx.conn.execute(select(*_POLICY_COLUMNS).where(*same)).first()
+    row = tx.conn.execute(select(acl_policy).where(*same)).first()
     if row is not None:
-        return _widen(tx, _policy(*row), request.actions)
+        return _widen(tx, _policy(row), request.actions)
     of_user = acl_policy.c.access_key == request.access_key
     count = tx.conn.execute(select(func.count()).select_from(acl_policy).where(of_user)).scalar_one()
     if count >= POLICIES_OF_USER_MAX:
@@ -169,7 +169,7 @@ def add_policy(tx: Transaction, request: AddPolicy) -> Policy | PopError:
         "pattern": request.resource.name,
         "created_at_ms": tx.now_ms,
     }
-    return _policy(*tx.conn.execute(insert(acl_policy).returning(*_POLICY_COLUMNS), new).one())
+    return _policy(tx.conn.execute(insert(acl_policy).returning(acl_policy), new).one())
 
 
 def _widen(tx: Transaction, policy: Policy, actions: Sequence[Action]) -> Policy:
@@ -183,11 +183,11 @@ def _widen(tx: Transaction, policy: Policy, actions: Sequence[Action]) -> Policy
 @carries_out_each(RemovePolicy)
 def remove_policy(tx: Transaction, request: RemovePolicy) -> Policy | PopError:
     tx.signal(USERS)
-    gone = delete(acl_policy).where(acl_policy.c.policy_id == request.policy_id).returning(*_POLICY_COLUMNS)
+    gone = delete(acl_policy).where(acl_policy.c.policy_id == request.policy_id).returning(acl_policy)
     row = tx.conn.execute(gone).first()
     if row is None:
         return NotFound(f"policy {request.policy_id} does not exist; list them with: popmq acl policy list")
-    return _policy(*row)
+    return _policy(row)
 
 
 def _is_last_admin(conn: Connection, user: User) -> bool:
@@ -211,49 +211,22 @@ def _exists(user: User) -> AlreadyExists:
     )
 
 
-def _user(access_key: str, secret: str, is_admin: int, disabled_at_ms: int | None, created_at_ms: int) -> User:
-    """A user from its row (`_USER_COLUMNS`)."""
-    return User(access_key, secret, bool(is_admin), disabled_at_ms, created_at_ms)
+def _user(row: Row[Any]) -> User:
+    return User(row.access_key, row.secret, bool(row.is_admin), row.disabled_at_ms, row.created_at_ms)
 
 
-def _policy(
-    policy_id: int,
-    access_key: str,
-    effect: str,
-    actions: str,
-    resource_kind: str,
-    namespace: str,
-    pattern: str,
-    created_at_ms: int,
-) -> Policy:
-    """A policy from its row (`_POLICY_COLUMNS`)."""
+def _policy(row: Row[Any]) -> Policy:
     return Policy(
-        policy_id,
-        access_key,
-        Effect(effect),
-        tuple(map(Action, actions.split(","))),
-        ResourceKind(resource_kind),
-        namespace,
-        pattern,
-        created_at_ms,
+        row.policy_id,
+        row.access_key,
+        Effect(row.effect),
+        tuple(map(Action, row.actions.split(","))),
+        ResourceKind(row.resource_kind),
+        row.namespace,
+        row.pattern,
+        row.created_at_ms,
     )
 
 
 def _written(actions: Sequence[Action]) -> str:
     return ",".join(sorted(set(actions)))
-
-
-_USER_COLUMNS = [acl_user.c[name] for name in ("access_key", "secret", "is_admin", "disabled_at_ms", "created_at_ms")]
-_POLICY_COLUMNS = [
-    acl_policy.c[name]
-    for name in (
-        "policy_id",
-        "access_key",
-        "effect",
-        "actions",
-        "resource_kind",
-        "namespace",
-        "pattern",
-        "created_at_ms",
-    )
-]

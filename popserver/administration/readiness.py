@@ -76,11 +76,10 @@ class Readiness:
 
     def liveness(self) -> ReadinessCheck:
         """Whether this process works. That it answers shows that the event loop runs."""
-        if self._writer.is_alive:
-            return ReadinessCheck("writer", True, "the event loop and the writer run")
-        return ReadinessCheck(
-            "writer", False, "the writer's thread has ended, so nothing can be stored; restart the server"
-        )
+        sentence = "the event loop and the writer run"
+        if not self._writer.is_alive:
+            sentence = "the writer's thread has ended, so nothing can be stored; restart the server"
+        return ReadinessCheck("writer", self._writer.is_alive, sentence)
 
     def is_live(self) -> bool:
         return self.liveness().ok
@@ -102,26 +101,23 @@ class Readiness:
         return self._report
 
     def _leaving(self) -> ReadinessCheck:
+        sentence = "the server is not stopping"
         if self.leaving.is_set():
-            return ReadinessCheck(
-                "accepts requests", False, "the server is stopping; it finishes the calls that it has"
-            )
-        return ReadinessCheck("accepts requests", True, "the server is not stopping")
+            sentence = "the server is stopping; it finishes the calls that it has"
+        return ReadinessCheck("accepts requests", not self.leaving.is_set(), sentence)
 
     def _pace(self) -> ReadinessCheck:
         """Whether transactions end soon."""
         began_s, now_s = self._writer.batch_began_s, asyncio.get_running_loop().time()
         running_ms = 0 if began_s is None else round((now_s - began_s) * 1_000)
-        if running_ms <= TRANSACTION_MS:
-            return ReadinessCheck(
-                "transactions", True, f"{self._writer.waiting} requests wait for the next transaction"
+        sentence = f"{self._writer.waiting} requests wait for the next transaction"
+        if running_ms > TRANSACTION_MS:
+            sentence = (
+                f"the current transaction has run for {span(running_ms)}, and {self._writer.waiting} requests wait"
+                f" behind it; more than {span(TRANSACTION_MS)} means a slow disk, a lock, or a database that does not"
+                " answer"
             )
-        return ReadinessCheck(
-            "transactions",
-            False,
-            f"the current transaction has run for {span(running_ms)}, and {self._writer.waiting} requests wait behind"
-            f" it; more than {span(TRANSACTION_MS)} means a slow disk, a lock, or a database that does not answer",
-        )
+        return ReadinessCheck("transactions", running_ms <= TRANSACTION_MS, sentence)
 
     async def _database_check(self) -> tuple[ReadinessCheck, DiskSpace | None]:
         """Ask the database and the disk below it, unless an earlier question is still without an answer."""
