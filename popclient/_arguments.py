@@ -1,4 +1,4 @@
-"""What an argument may be. A refusal names the argument, what was given, and what would be taken."""
+"""Checks of arguments. An error names the argument, its value, and the allowed values."""
 
 from __future__ import annotations
 

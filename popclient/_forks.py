@@ -1,4 +1,4 @@
-"""What a fork leaves of gRPC.
+"""gRPC after a fork.
 
 A child process has no thread but the one that forked. gRPC's threads are gone in it, and its locks stay as they were
 at that moment: a call would wait without end, or end the process by SIGSEGV. grpc.aio does not support forks, but it

@@ -1,4 +1,4 @@
-"""The cores of lite consumers: they say by name which lite topics of one topic they get."""
+"""The cores of lite consumers, which subscribe to lite topics of one topic by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from popclient._session import convert
 from popclient._session.repeating import LITE
 from popclient._session.session import Session
 from popclient._session.stream import call_back
-from popclient._simple.core import SimpleConsumerCore, at_rest
+from popclient._simple.core import SimpleConsumerCore, renewal_ended
 from popclient._tasks import Tasks
 from popclient._version import log
 from popclient.errors import (
@@ -55,24 +55,24 @@ class LiteSubscriptions:
         self._topic = convert.resource(topic, session.config.namespace)
         self.lite_topics: set[str] = set()
         self.on_lost: Callable[[frozenset[str]], None] | None = None
-        self.is_told = False  # has the server taken the complete set once?
+        self.is_synced = False  # has the server taken the complete set once?
         self._tasks = Tasks()
         # One call after the other: a complete set that overtakes a subscription would end it.
         self._turn = asyncio.Lock()
-        self._tell_again = asyncio.Event()
+        self._sync_again = asyncio.Event()
         # Subscribed to since the complete set was last told. A notice that one is lost may be older than that.
         self._new: set[str] = set()
-        session.on_back = self._tell_again.set
+        session.on_back = self._sync_again.set
         session.handlers["notify_unsubscribe_lite_command"] = self._lost
 
     async def start(self) -> None:
         """Tells the server the complete set, again each 30 s and after a lost session. Raises its refusal of the first;
         then the next call tells it."""
         async with self._turn:
-            if not self.is_told:
+            if not self.is_synced:
                 self._check_quota(len(self.lite_topics))
                 await self._sync(pb.COMPLETE_ADD, self.lite_topics)
-                self.is_told = True
+                self.is_synced = True
                 self._tasks.spawn(self._keep())
 
     async def subscribe(self, names: Collection[str], option: pb.OffsetOption | None) -> None:
@@ -89,7 +89,7 @@ class LiteSubscriptions:
         """Removes lite topics."""
         async with self._turn:
             self.lite_topics -= set(names)
-            if self.is_told:
+            if self.is_synced:
                 with self._in_doubt():
                     await self._sync(pb.PARTIAL_REMOVE, names)
 
@@ -113,18 +113,18 @@ class LiteSubscriptions:
             yield
         except (PopError, asyncio.CancelledError) as failure:
             if not isinstance(failure, PopError) or failure.retryable:
-                self._tell_again.set()
+                self._sync_again.set()
             raise
 
     async def _keep(self) -> None:
         pause = SYNC_INTERVAL
         while not self._session.closing:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._tell_again.wait(), pause)
+                await asyncio.wait_for(self._sync_again.wait(), pause)
             try:
                 async with self._turn:
                     # Before the call: what comes while it is on its way needs another one.
-                    self._tell_again.clear()
+                    self._sync_again.clear()
                     self._new.clear()
                     await self._sync(pb.COMPLETE_ADD, self.lite_topics)
                 pause = SYNC_INTERVAL
@@ -133,7 +133,7 @@ class LiteSubscriptions:
             except PopError as failure:
                 pause = RETRY_PAUSE if failure.retryable else SYNC_INTERVAL
                 if not self._session.give_up(failure):
-                    log.info("the lite topics of %s were not told; the next try follows: %s", self._group.name, failure)
+                    log.info("the lite topics of %s were not sent; the next try follows: %s", self._group.name, failure)
 
     async def _sync(
         self,
@@ -188,7 +188,7 @@ class LiteSubscriptions:
         is told the complete set; RocketMQ does not.
         """
         if notice.lite_topic in self._new and self._session.is_popmq:
-            self._tell_again.set()
+            self._sync_again.set()
         elif notice.lite_topic in self.lite_topics:
             self.lite_topics.discard(notice.lite_topic)
             log.warning(
@@ -214,7 +214,7 @@ class LiteSimpleConsumerCore(SimpleConsumerCore):
 
     @property
     def _is_started(self) -> bool:
-        return super()._is_started and self.lite.is_told
+        return super()._is_started and self.lite.is_synced
 
     async def start(self) -> None:
         try:
@@ -232,7 +232,7 @@ class LiteSimpleConsumerCore(SimpleConsumerCore):
 
     async def suspend(self, view: MessageView, duration: timedelta) -> None:
         """Stops the lite topic of a message for so long; its attempt does not count."""
-        await at_rest(view)
+        await renewal_ended(view)
         await self._settling.change_invisible_duration(view, duration, suspend=True)
 
     async def close(self) -> None:

@@ -29,7 +29,7 @@ class Tasks:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         if if_failed is not None:
-            task.add_done_callback(lambda ended: _tell(ended, if_failed))
+            task.add_done_callback(lambda ended: _report_failure(ended, if_failed))
 
     async def ended(self) -> None:
         """Returns when all have ended."""
@@ -41,7 +41,7 @@ class Tasks:
             task.cancel()
 
 
-def _tell(ended: asyncio.Task[None], if_failed: Callable[[BaseException], None]) -> None:
+def _report_failure(ended: asyncio.Task[None], if_failed: Callable[[BaseException], None]) -> None:
     failure = asyncio.CancelledError() if ended.cancelled() else ended.exception()
     if failure is not None:
         if_failed(failure)

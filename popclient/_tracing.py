@@ -61,7 +61,7 @@ def carrying(config: ClientConfig, message: Message) -> Message:
     return otel.carrying(message)
 
 
-class Onlooker(Interceptor):
+class TracingInterceptor(Interceptor):
     """The spans of a push consumer."""
 
     def __init__(self, config: ClientConfig, group: str) -> None:

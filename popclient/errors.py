@@ -256,9 +256,9 @@ def for_caller(failure: BaseException) -> PopError:
         return type(failure)(failure.sentence, code=failure.code, name=failure.name)
     if isinstance(failure, asyncio.CancelledError):
         return ClientClosed()
-    told = PopError(f"the client failed: {failure!r}")
-    told.__cause__ = failure
-    return told
+    error = PopError(f"the client failed: {failure!r}")
+    error.__cause__ = failure
+    return error
 
 
 class Answered(Protocol):

@@ -1,4 +1,4 @@
-"""What users of the clients write: listeners, interceptors, and checkers of transactions."""
+"""Functions that users of the clients write: listeners, interceptors, and checkers of transactions."""
 
 from __future__ import annotations
 

@@ -81,10 +81,10 @@ def _parsed(text: str) -> Any:
     except RecursionError:
         raise OffsetFileTorn(f"lists or objects stand in each other too deeply; it must be {_SHAPE}") from None
     except json.JSONDecodeError as torn:
-        place = torn.pos - 2 * sum(start < torn.pos for start in starts)
-        line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
+        position = torn.pos - 2 * sum(start < torn.pos for start in starts)
+        line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
         raise OffsetFileTorn(
-            f"{torn.msg} at line {line}, column {column} (character {place} of {len(text)}); it must be {_SHAPE}"
+            f"{torn.msg} at line {line}, column {column} (character {position} of {len(text)}); it must be {_SHAPE}"
         ) from None
     except OffsetFileTorn:
         raise

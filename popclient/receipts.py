@@ -1,4 +1,4 @@
-"""What a producer is told of the messages that it sent."""
+"""The results of sent messages."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class ConsumeConcurrentlyService:
 
         self._shared.listen(messages, context, begin, ended)
 
-    # ---- What becomes of it ----
+    # ---- Results ----
 
     def _ended(
         self,
@@ -89,7 +89,7 @@ class ConsumeConcurrentlyService:
         done = done_of(outcome.returned, ack_index_of(context), len(messages))
         self._shared.statistics.consumed(mq.topic, outcome.consumption.seconds, done, len(messages) - done)
         if pq.dropped:  # the queue went to another member, which gets them again
-            log.info("what became of %d messages of %s counts no more: the queue was given up", len(messages), mq)
+            log.info("the result of %d messages of %s is ignored: the queue was given up", len(messages), mq)
             return
         # The sweep has decided on the late ones meanwhile: the answer of the listener for them is ignored.
         mine = {message.queue_offset for message in pq.claim(messages)}
@@ -128,7 +128,7 @@ class ConsumeConcurrentlyService:
         if offset >= 0 and not pq.dropped:
             self._shared.note_progress(mq, offset, increase_only=True)
 
-    # ---- What takes too long ----
+    # ---- Late messages ----
 
     async def clean_expired(self) -> None:
         """Hands back what the listener has had for longer than the consume timeout (requirement D10)."""

@@ -1,6 +1,6 @@
-"""What both ways of consuming need: calls of the listener, the clock, the progress, and the server.
+"""The parts that both ways of consuming share: calls of the listener, the clock, the progress, and the server.
 
-Both tell the server one thing: that a message has failed.
+Both hand failed messages back to the server.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class QueueCall:
     """One call of the listener, with messages of one queue.
 
     may_begin: called right before the call, in the thread or task of the listener. If False, there is no call.
-    tell: called in the event loop with how the call ended; None if there was no call.
+    on_end: called in the event loop with how the call ended; None if there was no call.
     """
 
-    __slots__ = ("_began", "_listener", "_may_begin", "_outcome", "_tell", "context", "messages")
+    __slots__ = ("_began", "_listener", "_may_begin", "_on_end", "_outcome", "context", "messages")
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class QueueCall:
         messages: Sequence[MessageView],
         context: Context,
         may_begin: Callable[[], bool],
-        tell: Callable[[Outcome | None], None],
+        on_end: Callable[[Outcome | None], None],
     ) -> None:
         self.messages = tuple(messages)
         self.context = context
         self._listener = listener
         self._may_begin = may_begin
-        self._tell = tell
+        self._on_end = on_end
         self._began = 0.0
         self._outcome: Outcome | None = None
 
@@ -128,7 +128,7 @@ class QueueCall:
         self._outcome = self._listener.end(self.messages, self.context, self._began, returned, error)
 
     def ended(self, _error: BaseException | None, /) -> None:
-        self._tell(self._outcome)
+        self._on_end(self._outcome)
 
 
 class ConsumeContext:
@@ -168,10 +168,10 @@ class ConsumeContext:
         messages: Sequence[MessageView],
         context: Context,
         may_begin: Callable[[], bool],
-        tell: Callable[[Outcome | None], None],
+        on_end: Callable[[Outcome | None], None],
     ) -> None:
         """Calls the listener, see `QueueCall`. Raises Rejected if the runner does not take the call."""
-        self._runner.run(QueueCall(self._listener, messages, context, may_begin, tell))
+        self._runner.run(QueueCall(self._listener, messages, context, may_begin, on_end))
 
     def later(self, seconds: float, work: Callable[[], object]) -> None:
         """Does the work after so many seconds, unless the consumer is closing then (requirement E2)."""
@@ -182,7 +182,7 @@ class ConsumeContext:
         try:
             self.offset_store.update_offset(mq, offset, increase_only)
         except Exception:  # noqa: BLE001  a store of the user's may raise anything
-            log.exception("%r does not know that %s is consumed up to %d", self.offset_store, mq, offset)
+            log.exception("%r has not stored that %s is consumed up to %d", self.offset_store, mq, offset)
 
     async def send_back(self, mq: MessageQueue, message: MessageView, delay_level: int) -> bool:
         """Hands a failed message back. If the server does not take it, logs that and returns False (requirement E9).

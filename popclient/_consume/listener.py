@@ -1,11 +1,11 @@
-"""What a queue consumer asks of its user: a listener, and what the listener is told and answers.
+"""The listeners of queue consumers: their types, contexts and results.
 
 A listener takes `(messages, context)`: a read-only sequence of messages of one queue, and a context that it may change
 before it returns. Its type tells whether it is concurrent or orderly (requirement F1): an `OrderlyListener` gets the
 messages of a queue one batch after the other, anything else that can be called gets many batches at once.
 
 A value in a context that means nothing is logged and counts as the default (requirements E8, E15, F7): the listener has
-ended, and what becomes of its messages must not depend on a wrong setting.
+ended, and the outcome of its messages must not depend on a wrong setting.
 """
 
 from __future__ import annotations

@@ -83,16 +83,16 @@ class ConsumeOrderlyService:
         try:
             async with self._turns[mq]:  # the listener of an earlier owner may still work on it
                 began = self._clock.now()
-                while self._may_go_on(mq, pq, began) and await self._next_batch(mq, pq):
+                while self._may_continue(mq, pq, began) and await self._next_batch(mq, pq):
                     pass
         except Exception:  # noqa: BLE001  a run that ends without a next one would leave the queue for good
-            log.exception("%s waits %g s: what became of its last batch could not be dealt with", mq, AFTER_FAILURE)
+            log.exception("%s waits %g s: the result of its last batch could not be processed", mq, AFTER_FAILURE)
             pq.rollback()
             self._start_later(mq, pq, AFTER_FAILURE)
         finally:
             self._ended[mq].set()
 
-    def _may_go_on(self, mq: MessageQueue, pq: ProcessQueue, began: float) -> bool:
+    def _may_continue(self, mq: MessageQueue, pq: ProcessQueue, began: float) -> bool:
         if pq.dropped or self._shared.closing:
             return False
         if self._has_lock is not None and not self._has_lock(mq, pq):  # it was taken up again, or by another member
@@ -142,7 +142,7 @@ class ConsumeOrderlyService:
             return None
         return await ended
 
-    # ---- What becomes of a batch ----
+    # ---- The result of a batch ----
 
     async def _settle(
         self,

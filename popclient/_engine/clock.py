@@ -83,9 +83,9 @@ class PeriodicTasks:
 
     def every(self, period: float, work: Callable[[], Awaitable[None]], first: float | None = None) -> None:
         """Does the work every `period` seconds; the first time after `first` (or `period`) seconds."""
-        self._tasks.spawn(self._beat(period if first is None else first, period, work))
+        self._tasks.spawn(self._run_periodically(period if first is None else first, period, work))
 
-    async def _beat(self, first: float, period: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run_periodically(self, first: float, period: float, work: Callable[[], Awaitable[None]]) -> None:
         pause = first
         while True:
             await sleep(self._clock, pause)

@@ -103,7 +103,7 @@ class ProducerCore:
         call = Call(message, message.body_size, reply)
         if self._closing:
             reply.set_result(ClientClosed())
-        elif self.session.knows(message.topic):
+        elif self.session.has_topic(message.topic):
             self._hand_over(call)
         elif (waiting := self._opening.get(message.topic)) is not None:
             waiting.append(call)

@@ -61,13 +61,13 @@ class LocalFileOffsetStore(RememberingStore):
 
     async def load(self) -> None:
         """Raises PreconditionFailed if another consumer uses the file, OffsetFileTorn if it and its `.bak` are torn."""
-        await _beside_the_loop(self._load)
+        await _in_a_thread(self._load)
         for mq, offset in self._stored.items():
             self._memory.update(mq, offset, increase_only=False)
 
     async def _read_stored(self, mq: MessageQueue) -> int:
         try:
-            offsets, generations = await _beside_the_loop(self._read)
+            offsets, generations = await _in_a_thread(self._read)
         except (OSError, OffsetFileTorn) as failure:
             log.warning("offset of %s for group %s is not known: %s", mq, self._group, failure)
             return OFFSET_ERROR
@@ -108,7 +108,7 @@ class LocalFileOffsetStore(RememberingStore):
 
     async def _keep(self, offsets: dict[MessageQueue, int]) -> None:
         generations = dict(self._generations)  # of these offsets; they may be others when a thread writes them
-        await _beside_the_loop(lambda: self._write(offsets, generations))
+        await _in_a_thread(lambda: self._write(offsets, generations))
 
     # ---- In a thread: disks are slow ----
 
@@ -175,7 +175,7 @@ class LocalFileOffsetStore(RememberingStore):
             self._stored, self._written = wanted, generations
 
 
-async def _beside_the_loop(work: Callable[[], T]) -> T:
+async def _in_a_thread(work: Callable[[], T]) -> T:
     """Runs it in a thread; if the process is ending, no thread can start, so it runs in the event loop."""
     try:
         doing = asyncio.get_running_loop().run_in_executor(None, work)

@@ -94,7 +94,7 @@ class RemoteOffsetStore(RememberingStore):
         for refusal in refusals.values():
             if not is_oneway:
                 raise refusal
-            self._say_not_committed({mq: offset}, refusal)
+            self._log_not_committed({mq: offset}, refusal)
 
     async def begin(self, mq: MessageQueue, offset: int) -> int:
         committed = (await self._commit({mq: self._stored_of(mq)._replace(offset=offset)}, begin=True))[mq]
@@ -120,10 +120,10 @@ class RemoteOffsetStore(RememberingStore):
         try:
             refusals = await self._send(changed)
         except PopError as failure:
-            self._say_not_committed(changed, failure)
+            self._log_not_committed(changed, failure)
         else:
             for mq, refusal in refusals.items():
-                self._say_not_committed({mq: changed[mq]}, refusal)
+                self._log_not_committed({mq: changed[mq]}, refusal)
 
     async def _send(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, PopError]:
         """Handles the refused commits."""
@@ -147,7 +147,7 @@ class RemoteOffsetStore(RememberingStore):
     def _stored_of(self, mq: MessageQueue) -> QueueProgress:
         return self._stored.get(mq, QueueProgress(NO_OFFSET))
 
-    def _say_not_committed(self, offsets: Mapping[MessageQueue, int], failure: PopError) -> None:
+    def _log_not_committed(self, offsets: Mapping[MessageQueue, int], failure: PopError) -> None:
         if not self._give_up(failure):
             what = ", ".join(f"{mq} at {offset}" for mq, offset in offsets.items())
             log.log(level_of(failure), "progress of group %s is not committed (%s): %s", self._group, what, failure)

@@ -15,7 +15,7 @@ from popclient._queues.subscription import is_retry_topic
 
 TIMESTAMP_FORMAT: Final = "%Y%m%d%H%M%S"
 TIMESTAMP_DIGITS: Final = 14
-DEFAULT_LOOK_BACK: Final = timedelta(minutes=30)
+DEFAULT_LOOKBACK: Final = timedelta(minutes=30)
 
 
 class ConsumeFromWhere(StrEnum):
@@ -77,7 +77,7 @@ def consume_timestamp_of(given: str | datetime | None, now: datetime) -> datetim
     `now`. Raises ValueError for anything else.
     """
     if given is None:
-        return now - DEFAULT_LOOK_BACK
+        return now - DEFAULT_LOOKBACK
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise ValueError(f"consume_timestamp {given} has no time zone; use an aware datetime")
@@ -124,7 +124,7 @@ class Generations:
             self._came_later.add(topic)
         return before > 0
 
-    def knows(self, topic: str) -> bool:
+    def has_topic(self, topic: str) -> bool:
         return topic in self._known
 
     def wants_all(self, topic: str) -> bool:

@@ -95,14 +95,14 @@ class OffsetMemory:
 
     def update(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
         """Raises ValueError for an offset below 0."""
-        _require_place(mq, offset)
+        _require_offset(mq, offset)
         with self._mutex:
             if mq in self._frozen or (increase_only and offset <= self._offsets.get(mq, NO_OFFSET)):
                 return
             self._offsets[mq] = offset
 
     def freeze(self, mq: MessageQueue, offset: int) -> None:
-        _require_place(mq, offset)
+        _require_offset(mq, offset)
         with self._mutex:
             self._offsets[mq] = offset
             self._frozen.add(mq)
@@ -171,6 +171,6 @@ class RememberingStore(OffsetStore):
         """Writes them to the store. Logs a failure."""
 
 
-def _require_place(mq: MessageQueue, offset: int) -> None:
+def _require_offset(mq: MessageQueue, offset: int) -> None:
     if offset < 0:
         raise ValueError(f"offset {offset} of {mq} is below 0; the next offset to consume is 0 or more")

@@ -21,7 +21,7 @@ from popclient.message import MessageQueue
 class AssignedQueues:
     """Belongs to one event loop.
 
-    arrived: called when a queue has messages to take. anew: awaited when the topic of a queue was recreated.
+    arrived: called when a queue has messages to take. on_recreated: awaited when the topic of a queue was recreated.
     """
 
     def __init__(
@@ -29,14 +29,14 @@ class AssignedQueues:
         session: Session,
         options: PullOptions,
         arrived: Callable[[], None],
-        anew: Callable[[Fetcher], Awaitable[None]],
+        on_recreated: Callable[[Fetcher], Awaitable[None]],
     ) -> None:
         self.fetchers: dict[MessageQueue, Fetcher] = {}
         self.budget = CacheBudget(options.max_cached_messages, options.max_cached_bytes)
         self._session = session
         self._options = options
         self._arrived = arrived
-        self._anew = anew
+        self._on_recreated = on_recreated
         self.generations = Generations()
 
     # ---- What there is ----
@@ -45,7 +45,7 @@ class AssignedQueues:
         """The queues of the topic that can be read, in order."""
         return readable(topic, await self._session.route(topic))
 
-    async def queues_if_there(self, topic: str) -> list[MessageQueue]:
+    async def queues_if_exists(self, topic: str) -> list[MessageQueue]:
         """None of a topic that is waited for."""
         try:
             return await self.queues(topic)
@@ -121,9 +121,9 @@ class AssignedQueues:
             return begin
         return QueueEnd.BEGINNING if self.generations.wants_all(mq.topic) else QueueEnd.END
 
-    async def meet(self, mq: MessageQueue) -> None:
+    async def learn_generation(self, mq: MessageQueue) -> None:
         """Learns the generation of a topic in which this consumer has no queue."""
-        if not self.generations.knows(mq.topic):
+        if not self.generations.has_topic(mq.topic):
             progress = await calls.fetch_offsets(self._session, self._options.group, [mq])
             self.generations.met(mq.topic, progress[mq].generation)
 
@@ -138,7 +138,7 @@ class AssignedQueues:
             now[mq] = Begin(progress)
         return now
 
-    def become(self, queues: Collection[MessageQueue], begins: Mapping[MessageQueue, Begin]) -> None:
+    def set_assigned(self, queues: Collection[MessageQueue], begins: Mapping[MessageQueue, Begin]) -> None:
         """These and no others; those that stay go on where they are, those that are new where `begins` says."""
         for mq in self.fetchers.keys() - set(queues):
             self.fetchers.pop(mq).stop()
@@ -151,10 +151,10 @@ class AssignedQueues:
                 self.budget,
                 lambda: len(self.fetchers),
                 self._arrived,
-                self._anew,
+                self._on_recreated,
             )
         for mq in begins:  # all are counted before the first one takes budget
-            self.fetchers[mq].go_on()
+            self.fetchers[mq].start()
 
 
 def _spelt(mqs: Iterable[MessageQueue]) -> str:

@@ -87,45 +87,45 @@ class OffsetCommitter:
             )
 
     def _settle(self, mq: MessageQueue, sent: QueueProgress, result: Committed) -> PopError | None:
-        """Why it was refused, unless that leads elsewhere: to where an operator has moved the progress, or to the
+        """The refusal, unless the fetcher continues elsewhere: where an operator has moved the progress, or at the
         beginning of a topic that was recreated."""
         fetcher = self._fetchers.get(mq)
         if fetcher is None:
             return result.refusal
         if _differ(sent, result.stored):
-            self._begins_anew(fetcher, result.stored)  # unless a pull has told it meanwhile
+            self._restart_if_recreated(fetcher, result.stored)  # unless a pull has answered it meanwhile
             return None
         if result.refusal is None:
             fetcher.committed = sent.offset
         elif result.stored.resets > sent.resets:
-            self._go_on_at(fetcher, result.stored)
+            self._continue_at(fetcher, result.stored)
             return None
         return result.refusal
 
-    def _begins_anew(self, fetcher: Fetcher, stored: QueueProgress) -> bool:
+    def _restart_if_recreated(self, fetcher: Fetcher, stored: QueueProgress) -> bool:
         """Is the topic another one than the fetcher's? Then it begins, where another member has brought it to."""
         if not _differ(fetcher, stored):
             return False
-        fetcher.begin_anew(stored.generation, max(stored.offset, 0))
+        fetcher.restart(stored.generation, max(stored.offset, 0))
         return True
 
-    def _go_on_at(self, fetcher: Fetcher, stored: QueueProgress) -> None:
+    def _continue_at(self, fetcher: Fetcher, stored: QueueProgress) -> None:
         if stored.resets > fetcher.resets:
             log.warning("%s was reset for group %s; going on from %d", fetcher.mq, self._group, stored.offset)
             fetcher.committed, fetcher.resets = stored.offset, stored.resets
             fetcher.seek(stored.offset)
 
-    async def heed_resets(self) -> None:
-        """Continues at the place to which an operator has moved the progress."""
+    async def follow_resets(self) -> None:
+        """Continues at the offset to which an operator has moved the progress."""
         try:
             progress = await calls.fetch_offsets(self._session, self._group, list(self._fetchers))
         except PopError as failure:
-            log.info("a reset is heeded with the next commit: %s", failure)
+            log.info("a reset is followed with the next commit: %s", failure)
             return
         for mq, stored in progress.items():
             fetcher = self._fetchers.get(mq)
-            if fetcher is not None and not self._begins_anew(fetcher, stored) and stored.offset >= 0:
-                self._go_on_at(fetcher, stored)
+            if fetcher is not None and not self._restart_if_recreated(fetcher, stored) and stored.offset >= 0:
+                self._continue_at(fetcher, stored)
 
     async def keep_committing(self, interval: float) -> None:
         """Every `interval` seconds, until cancelled. `poll` raises refusals that are final."""
@@ -136,15 +136,15 @@ class OffsetCommitter:
             except PopError as failure:
                 refusals = [each for _, each in failure.failures] if isinstance(failure, MultipleResults) else [failure]
                 if not any(self._session.give_up(each) for each in refusals):
-                    self._say_not_committed(failure)
+                    self._log_not_committed(failure)
 
     async def commit_at_end(self, *, all_done: bool) -> None:
         try:
             await (self.commit_polled() if all_done else self.commit_done())
         except PopError as failure:
-            self._say_not_committed(failure)
+            self._log_not_committed(failure)
 
-    def _say_not_committed(self, failure: PopError) -> None:
+    def _log_not_committed(self, failure: PopError) -> None:
         log.log(level_of(failure), "progress of group %s is not committed: %s", self._group, failure)
 
 

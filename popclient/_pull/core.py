@@ -27,7 +27,7 @@ from popclient.errors import ClientClosed, PopError
 from popclient.message import MessageQueue, MessageView
 from popproto.v2 import definition_pb2 as pb
 
-FOLLOW_INTERVAL: Final = 30.0  # seconds between looks for new queues, as routes are asked for (requirement N2)
+FOLLOW_INTERVAL: Final = 30.0  # seconds between two checks for new queues, as for routes (requirement N2)
 MISSING_INTERVAL: Final = 1.0  # the same while a topic does not exist that is waited for
 MEMBERS: Final = "popmq.members"
 RESETS: Final = "popmq.resets"
@@ -55,14 +55,16 @@ class PullConsumerCore:
             options.group,
             lambda: convert.subscription(options.group, self._subscribing.topics, config.namespace, HOLD),
         )
-        self.session.on_notice = self._heed_notice
+        self.session.on_notice = self._handle_notice
         self.session.on_refused = self._refused
         self._arrived = asyncio.Event()
-        self._assignment = AssignedQueues(self.session, options, self._arrived.set, self._was_made_anew)
+        self._assignment = AssignedQueues(self.session, options, self._arrived.set, self._topic_recreated)
         self._committer = OffsetCommitter(self.session, options.group, self._assignment.fetchers)
         sharing = Sharing(self.session, options.group, options.allocate_strategy)
         missing = self._assignment.generations.missing
-        self._subscribing = Subscribing(self.session, sharing, self._become_share, self._assignment.meet, missing)
+        self._subscribing = Subscribing(
+            self.session, sharing, self._set_share, self._assignment.learn_generation, missing
+        )
         self._followed: set[str] = set()
         self._rotation = itertools.count()
         self._turn = asyncio.Lock()  # whose turn it is to change what is assigned
@@ -103,7 +105,7 @@ class PullConsumerCore:
         await self.start()
         async with self._turn:
             followed, queues = await self._find(wanted)
-            await self._become(queues)
+            await self._set_assigned(queues)
             self._followed = followed
             await self._subscribing.leave()
             return self._assignment.assigned
@@ -125,15 +127,15 @@ class PullConsumerCore:
                 queues.add(await self._assignment.existing(each))
             else:
                 whole.add(each)
-                queues.update(await self._assignment.queues_if_there(each))
+                queues.update(await self._assignment.queues_if_exists(each))
         return whole, queues
 
-    async def _become(self, queues: set[MessageQueue], end: QueueEnd | None = None) -> None:
+    async def _set_assigned(self, queues: set[MessageQueue], end: QueueEnd | None = None) -> None:
         """Assigns these queues, or changes nothing if that fails."""
         self._assignment.require_room(queues)
         await self._begin_at(queues, await self._assignment.begins(queues, end))
 
-    async def _become_share(self, queues: set[MessageQueue]) -> None:
+    async def _set_share(self, queues: set[MessageQueue]) -> None:
         """The same for a member. Stores at once where a queue begins: another member may get it before it is polled."""
         self._assignment.require_room(queues)
         await self._begin_at(queues, await self._assignment.stored(await self._assignment.begins(queues)))
@@ -142,22 +144,22 @@ class PullConsumerCore:
         if self.options.auto_commit and not queues.issuperset(self._assignment.assigned):
             await self._committer.commit_at_end(all_done=False)
         self._require_open()
-        self._assignment.become(queues, begins)
+        self._assignment.set_assigned(queues, begins)
 
     async def _keep_following(self) -> None:
         clock = asyncio.get_running_loop().time
-        looked = clock()
+        followed_at = clock()
         while True:
             await asyncio.sleep(min(MISSING_INTERVAL, FOLLOW_INTERVAL))
-            if not self.session.routes.missing and clock() - looked < FOLLOW_INTERVAL:
+            if not self.session.routes.missing and clock() - followed_at < FOLLOW_INTERVAL:
                 continue
-            looked = clock()
+            followed_at = clock()
             try:
                 await self._follow()
             except (PopError, ValueError) as failure:
                 if isinstance(failure, PopError) and self.session.give_up(failure):
                     continue
-                log.warning("new queues of %s are looked for later: %s", ", ".join(self._followed), failure)
+                log.warning("new queues of %s are added later: %s", ", ".join(self._followed), failure)
 
     async def _follow(self) -> None:
         """Assigns the new queues of topics of which all queues are wanted, from their beginning.
@@ -167,10 +169,10 @@ class PullConsumerCore:
         async with self._turn:
             there = {mq for mq in self._assignment.assigned if mq.topic not in self._followed}
             for topic in self._followed:
-                there.update(await self._assignment.queues_if_there(topic))
-            await self._become(there, QueueEnd.BEGINNING)
+                there.update(await self._assignment.queues_if_exists(topic))
+            await self._set_assigned(there, QueueEnd.BEGINNING)
 
-    async def _was_made_anew(self, fetcher: Fetcher) -> None:
+    async def _topic_recreated(self, fetcher: Fetcher) -> None:
         """The topic of the fetcher's queue was deleted and recreated, perhaps with more queues, or with fewer."""
         topic = fetcher.mq.topic
         self._assignment.generations.met(topic, fetcher.generation)
@@ -182,7 +184,7 @@ class PullConsumerCore:
                 async with self._turn:
                     await self._subscribing.try_to_balance()
         except (PopError, ValueError) as failure:
-            log.warning("the queues of %s, which was recreated, are looked for later: %s", topic, failure)
+            log.warning("the queues of %s, which was recreated, are added later: %s", topic, failure)
 
     @property
     def assigned(self) -> list[MessageQueue]:
@@ -287,7 +289,7 @@ class PullConsumerCore:
         self._require_open()
         return self._assignment.of_each(mqs)
 
-    # ---- Places ----
+    # ---- Positions ----
 
     def position(self, mq: MessageQueue) -> int:
         return self._assignment.of(mq).position
@@ -344,11 +346,11 @@ class PullConsumerCore:
                 )
         await self._committer.commit(polled)
 
-    def _heed_notice(self, name: str) -> None:
+    def _handle_notice(self, name: str) -> None:
         if name == MEMBERS:
             self._subscribing.notice()
         elif name == RESETS and self._assignment.fetchers:
-            self._tasks.spawn(self._committer.heed_resets())
+            self._tasks.spawn(self._committer.follow_resets())
 
     # ---- The end ----
 

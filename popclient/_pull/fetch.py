@@ -42,7 +42,7 @@ class Fetcher:
     left: how far the queue of an earlier topic of that name was read; -1 if there was none.
     sharing: how many fetchers share the budget.
     arrived: called when there is a message to take, or a failure.
-    anew: awaited before the next pull when the topic was recreated; it may have other queues now.
+    on_recreated: awaited before the next pull when the topic was recreated; it may have other queues now.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Fetcher:
         budget: CacheBudget,
         sharing: Callable[[], int],
         arrived: Callable[[], None],
-        anew: Callable[[Fetcher], Awaitable[None]],
+        on_recreated: Callable[[Fetcher], Awaitable[None]],
     ) -> None:
         self.mq = mq
         self.resets = begin.progress.resets
@@ -73,7 +73,7 @@ class Fetcher:
         self._budget = budget
         self._sharing = sharing
         self._arrived = arrived
-        self._anew = anew
+        self._on_recreated = on_recreated
         self._ahead: deque[MessageView] = deque()
         self._next_offset = begin.progress.offset
         self._message_bytes = GUESSED_BYTES
@@ -91,7 +91,7 @@ class Fetcher:
 
     # ---- Being polled ----
 
-    def go_on(self) -> None:
+    def start(self) -> None:
         """Begins to fetch, if it may and does not yet."""
         if not self.paused and (self._task is None or self._task.done()):
             self._task = begin_task(self._keep_fetching())
@@ -107,7 +107,7 @@ class Fetcher:
         """If a failure has ended the fetching, raises it, and fetches again."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            self.go_on()
+            self.start()
             raise failure
 
     def seek(self, offset: int, generation: int = 0) -> None:
@@ -123,7 +123,7 @@ class Fetcher:
         self.generation = self.generation or generation
         self._asked = False  # the caller names the place
         self._next_offset = self.done = offset
-        self.go_on()
+        self.start()
 
     def pause(self) -> None:
         self.paused = True
@@ -131,7 +131,7 @@ class Fetcher:
 
     def resume(self) -> None:
         self.paused = False
-        self.go_on()
+        self.start()
 
     def stop(self) -> asyncio.Task[None] | None:
         """Stops fetching, and forgets what was not taken. Returns the task that ends."""
@@ -148,7 +148,7 @@ class Fetcher:
             self._budget.leave(len(view.body))
         self._ahead.clear()
 
-    def begin_anew(self, generation: int, offset: int) -> None:
+    def restart(self, generation: int, offset: int) -> None:
         """The topic was deleted and recreated: the queue begins there, and no message of the earlier topic is taken."""
         log.warning("topic %s was deleted and recreated: %s begins at its first message", self.mq.topic, self.mq)
         self.left = self.position
@@ -203,21 +203,21 @@ class Fetcher:
             )
             is_another = 0 not in (pulled.generation, self.generation) and pulled.generation != self.generation
             if is_another:
-                self.begin_anew(pulled.generation, pulled.next_offset)
+                self.restart(pulled.generation, pulled.next_offset)
             else:
-                status = self._heed(pulled)
+                status = self._handle_answer(pulled)
         finally:
             self._budget.release(permit)
         if is_another:
             self.awaits_queues = True
             try:
-                await self._anew(self)
+                await self._on_recreated(self)
             finally:
                 self.awaits_queues = False
         elif status is PullStatus.NO_NEW_MSG or self._corrections > 1:
             await asyncio.sleep(max(0.0, LEAST_PACE - (clock() - begun)))
 
-    def _heed(self, pulled: Pulled) -> PullStatus:
+    def _handle_answer(self, pulled: Pulled) -> PullStatus:
         """Handles the answer of a pull."""
         code, messages, next_offset, generation = pulled
         self.generation = generation or self.generation

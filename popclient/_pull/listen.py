@@ -25,7 +25,7 @@ from popclient._pull.core import PullConsumerCore
 from popclient._pull.fetch import Fetcher
 from popclient._queues.subscription import retry_topic
 from popclient._tasks import begin_task
-from popclient._tracing import Onlooker
+from popclient._tracing import TracingInterceptor
 from popclient._version import log
 from popclient.errors import ClientClosed, NotFound, PopError
 from popclient.message import MessageQueue, MessageView
@@ -60,7 +60,7 @@ class PullListening:
         self._core = core
         group, clock = core.options.group, LoopClock()
         timeout = listening.consume_timeout.total_seconds()
-        interceptors = InterceptorChain([Onlooker(core.config, group)])
+        interceptors = InterceptorChain([TracingInterceptor(core.config, group)])
         self._clock = clock
         self._timeout = timeout
         listener = QueueListener(group, consume_of(listening.listener), timeout, interceptors, clock)
@@ -79,7 +79,7 @@ class PullListening:
         self._done: dict[MessageQueue, int] = {}
         self._periodic = PeriodicTasks(clock)
         self._changed = asyncio.Event()
-        self._told_missing = ""  # what was logged about a topic that does not exist
+        self._logged_missing = ""  # what was logged about a topic that does not exist
         self._ending: asyncio.Task[None] | None = None
 
     async def run(self, topics: Sequence[str]) -> None:
@@ -103,13 +103,13 @@ class PullListening:
         except NotFound as failure:
             if failure.code != pb.TOPIC_NOT_FOUND:
                 raise
-            if str(failure) != self._told_missing:  # only once, because the topic may be missing for long
+            if str(failure) != self._logged_missing:  # only once, because the topic may be missing for long
                 log.warning("the listener of group %s waits: %s", self._core.options.group, failure)
-            self._told_missing = str(failure)
+            self._logged_missing = str(failure)
             await asyncio.sleep(TAKE_WITHIN)
             return []
         if taken:
-            self._told_missing = ""
+            self._logged_missing = ""
         return taken
 
     def update_offset(self, mq: MessageQueue, offset: int, increase_only: bool) -> None:
@@ -132,7 +132,7 @@ class PullListening:
         return False
 
     def _submit(self, fetcher: Fetcher, messages: list[MessageView]) -> None:
-        self._let_go()
+        self._drop_lost_queues()
         mq = fetcher.mq
         own = self._queues.setdefault(
             mq, _Owned(fetcher, fetcher.resets, fetcher.generation, ProcessQueue(self._clock.now()))
@@ -141,10 +141,10 @@ class PullListening:
         self._service.submit(messages, mq, own.pq, starts)
 
     def _owned(self) -> list[tuple[MessageQueue, ProcessQueue]]:
-        self._let_go()
+        self._drop_lost_queues()
         return [(mq, own.pq) for mq, own in self._queues.items()]
 
-    def _let_go(self) -> None:
+    def _drop_lost_queues(self) -> None:
         """Ignores from now on what the listener answers for queues that went to other members or were reset."""
         for mq, (fetcher, resets, generation, pq) in list(self._queues.items()):
             is_same = fetcher.resets == resets and generation in (0, fetcher.generation)
@@ -157,7 +157,7 @@ class PullListening:
     # ---- Progress, and the end ----
 
     async def _commit(self) -> None:
-        self._let_go()
+        self._drop_lost_queues()
         try:
             await self._core.commit_consumed({mq: offset for mq, offset in self._done.items() if mq in self._queues})
         except PopError as failure:

@@ -23,29 +23,34 @@ PERIOD: Final = 20.0  # seconds between two looks without a notice (requirement 
 PAUSE: Final = 1.0  # until the next look when a share is not known, or has just changed
 FIRST_PAUSE: Final = 0.02  # while the server makes a member of us
 
-Become = Callable[[set[MessageQueue]], Awaitable[None]]
-Meet = Callable[[MessageQueue], Awaitable[None]]
+SetShare = Callable[[set[MessageQueue]], Awaitable[None]]
+LearnGeneration = Callable[[MessageQueue], Awaitable[None]]
 
 
 class Subscribing:
     """Belongs to one event loop.
 
-    become: assigns these queues. meet: called with a topic of which this member has no queue. missing: called with one
-    that does not exist yet.
+    set_share: assigns these queues. learn_generation: called with a queue of a topic of which this member has no queue.
+    missing: called with a topic that does not exist yet.
     """
 
     def __init__(
-        self, session: Session, sharing: Sharing, become: Become, meet: Meet, missing: Callable[[str], object]
+        self,
+        session: Session,
+        sharing: Sharing,
+        set_share: SetShare,
+        learn_generation: LearnGeneration,
+        missing: Callable[[str], object],
     ) -> None:
         self.topics: Mapping[str, FilterExpression] = {}
         self._session = session
         self._sharing = sharing
-        self._become = become
-        self._meet = meet
+        self._set_share = set_share
+        self._learn_generation = learn_generation
         self._missing = missing
         self._shares: dict[str, list[MessageQueue]] = {}
         self._changed_at = 0.0
-        self._told_failure = ""
+        self._logged_failure = ""
         self._noticed = asyncio.Event()
 
     async def subscribe(self, topics: Mapping[str, FilterExpression]) -> None:
@@ -59,13 +64,13 @@ class Subscribing:
             self._want(topics)
             await self._session.agree()
             async with asyncio.timeout(self._session.config.request_timeout):
-                while not await self._look():  # noqa: ASYNC110  the server makes a member of us without a word
+                while not await self._update_shares():  # noqa: ASYNC110  the server makes a member of us without a word
                     await asyncio.sleep(FIRST_PAUSE)
                 await self._take()
             self.notice()
         except BaseException as failure:
             self._want(before)
-            await self._session.tell_settings()
+            await self._session.send_settings()
             self._shares = shares
             if isinstance(failure, TimeoutError):
                 who = self._session.client_id
@@ -76,7 +81,7 @@ class Subscribing:
         """Leaves the group; the other members take the queues over."""
         if self.topics:
             self._want({})
-            await self._session.tell_settings()
+            await self._session.send_settings()
 
     def _want(self, topics: Mapping[str, FilterExpression]) -> None:
         self.topics = dict(topics)
@@ -107,19 +112,19 @@ class Subscribing:
             return True
         began = asyncio.get_running_loop().time()
         try:
-            known = await self._look()
+            known = await self._update_shares()
             await self._take()
         except Exception as failure:  # noqa: BLE001  a strategy of the user's may raise anything
             if not (isinstance(failure, PopError) and self._session.give_up(failure)):
                 # Once as a warning: it is tried again every second.
-                level = logging.DEBUG if str(failure) == self._told_failure else level_of(failure)
+                level = logging.DEBUG if str(failure) == self._logged_failure else level_of(failure)
                 log.log(level, "the queues of group %s stay as they are: %s", self._session.group, failure)
-            self._told_failure = str(failure)
+            self._logged_failure = str(failure)
             return False
-        self._told_failure = ""
+        self._logged_failure = ""
         return known and not self._session.routes.missing and began - self._changed_at >= PAUSE
 
-    async def _look(self) -> bool:
+    async def _update_shares(self) -> bool:
         """Looks up its share of each topic that exists. Returns whether all of them are known."""
         members = await self._sharing.members()
         known = True
@@ -128,7 +133,7 @@ class Subscribing:
             try:
                 queues = await self._sharing.queues(topic)
                 if was_missing:  # the server does not count a member of a topic that was none
-                    await self._session.tell_settings()
+                    await self._session.send_settings()
             except NotFound as failure:
                 if not self._session.routes.awaits(topic, failure):
                     raise
@@ -136,7 +141,7 @@ class Subscribing:
                 continue
             share = await self._sharing.share(topic, queues, members)
             if queues and not share:
-                await self._meet(queues[0])
+                await self._learn_generation(queues[0])
             known = known and share is not None
             if share is not None and share != self._shares.get(topic):
                 self._shares[topic] = share
@@ -144,4 +149,4 @@ class Subscribing:
         return known
 
     async def _take(self) -> None:
-        await self._become({mq for share in self._shares.values() for mq in share})
+        await self._set_share({mq for share in self._shares.values() for mq in share})

@@ -71,7 +71,7 @@ class PollAssignment:
 class Polling:
     """The polls of one push consumer.
 
-    arrived: gets the messages of a poll. strayed: gets messages that arrived while their poll was cancelled.
+    arrived: gets the messages of a poll. return_late: gets messages that arrived while their poll was cancelled.
     keeps_up: returns when the consumer can take more.
     """
 
@@ -82,7 +82,7 @@ class Polling:
         budget: CacheBudget,
         interceptors: InterceptorChain,
         arrived: Callable[[Sequence[MessageView]], None],
-        strayed: Callable[[Sequence[MessageView]], None],
+        return_late: Callable[[Sequence[MessageView]], None],
         keeps_up: Callable[[], Awaitable[None]],
     ) -> None:
         self._session = session
@@ -92,7 +92,7 @@ class Polling:
         self._recent_work = RecentWork()
         self._interceptors = interceptors
         self._arrived = arrived
-        self._strayed = strayed
+        self._return_late = return_late
         self._keeps_up = keeps_up
         self._assignments: dict[Assigned, PollAssignment] = {}
         self._recall_patience = RECALL_PATIENCE
@@ -102,14 +102,14 @@ class Polling:
         """Begins to poll what is assigned. Raises a PopError, and polls nothing, if a topic or the group is refused."""
         try:
             for topic in self._options.topics:
-                await self._scan_if_there(topic)
+                await self._scan_if_exists(topic)
         except BaseException:
             await self._end_polls()
             raise
         self._tasks.spawn(self._keep_scanning())
 
     async def stop(self, patience: float) -> None:
-        """Ends all polls. Calls `strayed` with what the server has granted them, within `patience` seconds."""
+        """Ends all polls. Calls `return_late` with what the server has granted them, within `patience` seconds."""
         self._recall_patience = min(patience, RECALL_PATIENCE)
         self._tasks.cancel()
         await self._tasks.ended()
@@ -127,12 +127,12 @@ class Polling:
             await asyncio.sleep(min(SCAN_INTERVAL, LEAST_PACE) if self._session.routes.missing else SCAN_INTERVAL)
             for topic in self._options.topics:
                 try:
-                    await self._scan_if_there(topic)
+                    await self._scan_if_exists(topic)
                 except PopError as failure:
                     if not self._session.give_up(failure):
                         log.debug("assignments of %s stay as they were: %s", topic, failure)
 
-    async def _scan_if_there(self, topic: str) -> None:
+    async def _scan_if_exists(self, topic: str) -> None:
         try:
             await self._scan(topic)
         except NotFound as failure:
@@ -227,7 +227,7 @@ class Polling:
         topic, request = assignment.topic, self._request(assignment, count)
         clock = asyncio.get_running_loop().time
         pauses = Pauses(POLLS)
-        said = ""
+        last_failure = ""
         while True:
             begun = clock()
             self._interceptors.before_receive(topic)
@@ -237,8 +237,8 @@ class Polling:
                 raise
             except PopError as failure:
                 self._interceptors.after_receive(topic, (), failure)
-                await self._pause(topic, failure, said, pauses)
-                said = str(failure)
+                await self._pause(topic, failure, last_failure, pauses)
+                last_failure = str(failure)
             else:
                 self._session.routes.is_there(topic)
                 self._interceptors.after_receive(topic, views, None)
@@ -246,18 +246,18 @@ class Polling:
                     await asyncio.sleep(min(self._long_poll, LEAST_PACE) - (clock() - begun))
                 return views
 
-    async def _pause(self, topic: str, failure: PopError, said: str, pauses: Pauses) -> None:
+    async def _pause(self, topic: str, failure: PopError, last_failure: str, pauses: Pauses) -> None:
         """Until the next try. If there must be none, the consumer ends, and this lasts until its polls are cancelled.
 
-        said: the failure before this one. Only the first of a kind is a warning: a server that stays down must not fill
-        the log.
+        last_failure: the failure before this one. Only the first of a kind is a warning: a server that stays down must
+        not fill the log.
         """
         if self._session.routes.awaits(topic, failure):
             await asyncio.sleep(LEAST_PACE)
         elif self._session.give_up(failure):
             await asyncio.Event().wait()
         else:
-            level = logging.DEBUG if str(failure) == said else level_of(failure)
+            level = logging.DEBUG if str(failure) == last_failure else level_of(failure)
             log.log(level, "group %s polls %s again: %s", self._options.group, topic, failure)
             await asyncio.sleep(pauses.after(failure))
 
@@ -267,7 +267,7 @@ class Polling:
             await receive.run()
         except asyncio.CancelledError:
             await receive.recall(self._recall_patience)
-            self._strayed(receive.brought)
+            self._return_late(receive.brought)
             raise
         return receive.brought
 
@@ -278,5 +278,5 @@ class Polling:
     @property
     def _long_poll(self) -> float:
         """Seconds, from the settings of the server."""
-        said: timedelta = self._session.settings.subscription.long_polling_timeout.ToTimedelta()
-        return said.total_seconds() or LONG_POLL
+        last_failure: timedelta = self._session.settings.subscription.long_polling_timeout.ToTimedelta()
+        return last_failure.total_seconds() or LONG_POLL

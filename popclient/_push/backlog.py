@@ -164,7 +164,7 @@ class Deadlines:
         at = asyncio.get_running_loop().time() + self._timeout
         self._at.setdefault(held, at)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(at, self._look)
+            self._timer = asyncio.get_running_loop().call_at(at, self._check_deadlines)
 
     @property
     def longest(self) -> float:
@@ -181,13 +181,13 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check_deadlines(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = None
         while self._at:
             held, at = next(iter(self._at.items()))
             if at > loop.time():
-                self._timer = loop.call_at(at, self._look)
+                self._timer = loop.call_at(at, self._check_deadlines)
                 return
             del self._at[held]
             self._late(held)

@@ -18,7 +18,7 @@ from popclient._push.dispatcher import Dispatcher
 from popclient._push.listener import PushListener
 from popclient._session import convert
 from popclient._session.session import Session
-from popclient._tracing import Onlooker
+from popclient._tracing import TracingInterceptor
 from popclient.config import ClientConfig
 from popclient.listening import ConsumeStatus
 from popclient.message import MessageView
@@ -47,7 +47,7 @@ class PushConsumerCore(ConsumerLife):
         )
         self.session.on_refused = self._end
         self.budget = CacheBudget(options.max_cached_messages, options.max_cached_bytes)
-        interceptors = InterceptorChain([Onlooker(config, options.group), *options.interceptors])
+        interceptors = InterceptorChain([TracingInterceptor(config, options.group), *options.interceptors])
         self._settling = Settling(self.session, options.group)
         listener = PushListener(options.listener, interceptors, single=options.batch_size is None)
         self._runner = make_runner(f"{options.group}-", options.concurrency, None)
@@ -58,7 +58,7 @@ class PushConsumerCore(ConsumerLife):
             self.budget,
             interceptors,
             self._dispatcher.arrived,
-            self._dispatcher.strayed,
+            self._dispatcher.return_late,
             self._dispatcher.keeps_up,
         )
         self.session.on_trial = self._try_out

@@ -38,7 +38,7 @@ ENOUGH_AFTER: Final = 0.25
 GIVEN_BACK_AFTER: Final = 0.5
 RUN_AGAIN: Final = 1.0  # seconds, if the system has no thread for the listener
 
-Tell = Callable[[], Awaitable[None]]
+Report = Callable[[], Awaitable[None]]
 
 
 class Dispatcher:
@@ -94,15 +94,15 @@ class Dispatcher:
             self._moved.clear()
             await self._moved.wait()
 
-    def strayed(self, views: Sequence[MessageView]) -> None:
-        """Gives back what arrived after its poll was cancelled."""
+    def return_late(self, views: Sequence[MessageView]) -> None:
+        """Gives back messages that arrived after their poll was cancelled."""
         for view in views:
             held = Buffered(view, len(view._wire.body), GroupBacklog((view.topic, None)))
             self._budget.take(held.size)
-            self._say(partial(self._outcomes.give_back, [held]))
+            self._report(partial(self._outcomes.give_back, [held]))
 
     def _turn_came(self, held: Buffered) -> None:
-        """Only the listener keeps it waiting: from now on its time counts."""
+        """It waits only for the listener: from now on its time counts."""
         self._deadlines.watch(held)
         self._waits.watch(held)
 
@@ -136,9 +136,9 @@ class Dispatcher:
                 self._backlog.free(batch.group)
         return self._backlog.next_batch()
 
-    def _run(self, batch: Batch, tell: Callable[[Batch, Consumption], None]) -> bool:
+    def _run(self, batch: Batch, report: Callable[[Batch, Consumption], None]) -> bool:
         """Gives the listener the batch. False if the runner takes nothing now; then it is tried again later."""
-        batch.call = BatchCall(self._listener, batch, tell)
+        batch.call = BatchCall(self._listener, batch, report)
         try:
             self._runner.run(batch.call)
         except Rejected as rejected:
@@ -148,7 +148,7 @@ class Dispatcher:
         return True
 
     def try_out(self, view: MessageView) -> asyncio.Future[Consumption]:
-        """Gives the listener a message that is not held, when its turn comes. The server is not told of it."""
+        """Gives the listener a message that is not held, when its turn comes. The server does not know of it."""
         held = Buffered(view, 0, GroupBacklog((view.topic, None)))
         held.decided = True
         ended = asyncio.get_running_loop().create_future()
@@ -192,11 +192,11 @@ class Dispatcher:
             first, *behind = several
             rest = [*behind, *self._backlog.withdraw_rest(first.group)]
             self._decide(first, *rest)
-            self._say(partial(self._fail_in_order, first, rest, reason), first.group)
+            self._report(partial(self._fail_in_order, first, rest, reason), first.group)
             return
         for held in several:
             self._decide(held)
-            self._say(partial(self._outcomes.fail, held, self._retry_interval(held), reason))
+            self._report(partial(self._outcomes.fail, held, self._retry_interval(held), reason))
 
     async def _fail_in_order(self, first: Buffered, rest: Sequence[Buffered], reason: str) -> None:
         await self._outcomes.fail(first, self._retry_interval(first), reason)
@@ -206,7 +206,7 @@ class Dispatcher:
         """The first message of a message group is delivered again, so the rest must be delivered again after it."""
         if held.group.ordered and (rest := self._backlog.withdraw_rest(held.group)):
             self._decide(*rest)
-            self._say(partial(self._outcomes.give_back, rest), held.group)
+            self._report(partial(self._outcomes.give_back, rest), held.group)
 
     def _retry_interval(self, held: Buffered) -> timedelta:
         return convert.retry_interval(self._session.settings, held.view.delivery_attempt)
@@ -217,14 +217,14 @@ class Dispatcher:
             self._deadlines.forget(held)
             self._waits.forget(held)
 
-    def _say(self, tell: Tell, in_order: GroupBacklog | None = None) -> None:
-        """Tells the server. An ordered group goes on only when the server has answered."""
+    def _report(self, report: Report, in_order: GroupBacklog | None = None) -> None:
+        """Reports to the server. An ordered group continues only when the server has answered."""
         if in_order is not None:
             self._backlog.hold_up(in_order)
-        self._tasks.spawn(self._see_to(tell, in_order))
+        self._tasks.spawn(self._report_in_background(report, in_order))
 
-    async def _see_to(self, tell: Tell, in_order: GroupBacklog | None) -> None:
-        await tell()
+    async def _report_in_background(self, report: Report, in_order: GroupBacklog | None) -> None:
+        await report()
         if in_order is not None:
             self._backlog.free(in_order)
             self._hand_out()
@@ -241,8 +241,10 @@ class Dispatcher:
         rest = self._backlog.withdraw_rest(held.group)
         self._is_behind = True
         self._decide(*rest)
-        log.info("%d messages from %s are given back: the listener does not come to them", len(rest), held.view)
-        self._say(partial(self._outcomes.give_back, rest), held.group if held.group.ordered else None)
+        log.info(
+            "%d messages from %s are given back: the listener is too slow to begin them in time", len(rest), held.view
+        )
+        self._report(partial(self._outcomes.give_back, rest), held.group if held.group.ordered else None)
 
     def _time_out(self, held: Buffered) -> None:
         """The consumption timeout is over. The message is with the listener, or still waits for it."""
@@ -268,7 +270,7 @@ class Dispatcher:
         head, policy = batch.held[0].view, self._session.settings.backoff_policy
         if policy.max_attempts and head.delivery_attempt >= policy.max_attempts:
             self._decide(*batch.undecided)
-            self._say(partial(self._give_up, batch), batch.group)
+            self._report(partial(self._give_up, batch), batch.group)
             return
         delay = convert.retry_interval(self._session.settings, head.delivery_attempt).total_seconds()
         for held in batch.held:
@@ -302,7 +304,7 @@ class Dispatcher:
         for batch in (*self._here_later, *self._here_again):
             waiting += batch.undecided
         self._decide(*waiting)
-        self._say(partial(self._outcomes.give_back, waiting))
+        self._report(partial(self._outcomes.give_back, waiting))
         if self._runner.unfinished:
             try:
                 await asyncio.wait_for(self._runner.idle(), patience)

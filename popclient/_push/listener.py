@@ -27,15 +27,15 @@ class PushListener:
 
 
 class BatchCall:
-    """One call of the listener, with a batch. tell: called in the event loop with the batch and the end of the call."""
+    """One call of the listener, with a batch. on_end: called in the event loop with the batch and its result."""
 
-    __slots__ = ("_began", "_consumption", "_listener", "_tell", "batch")
+    __slots__ = ("_began", "_consumption", "_listener", "_on_end", "batch")
     _began: float
 
-    def __init__(self, listener: PushListener, batch: Batch, tell: Callable[[Batch, Consumption], None]) -> None:
+    def __init__(self, listener: PushListener, batch: Batch, on_end: Callable[[Batch, Consumption], None]) -> None:
         self.batch = batch
         self._listener = listener
-        self._tell = tell
+        self._on_end = on_end
         self._consumption: Consumption | None = None
 
     def begin(self) -> bool:
@@ -59,7 +59,7 @@ class BatchCall:
         if self._consumption is None:
             status = ConsumeStatus.TIMEOUT if self.batch.timed_out else ConsumeStatus.EXCEPTION
             self._consumption = Consumption(status, 0.0, error)
-        self._tell(self.batch, self._consumption)
+        self._on_end(self.batch, self._consumption)
 
 
 def _judge(returned: Any) -> ConsumeStatus:

@@ -1,4 +1,4 @@
-"""Tells the server the outcomes of messages, and repeats them until it answers. Logs how a listener failed.
+"""Sends the outcomes of messages to the server, and repeats them until it answers. Logs failures of a listener.
 
 A message keeps its part of the budget until then: a client whose outcomes the server does not get asks for no more.
 """
@@ -22,13 +22,13 @@ from popclient._version import log
 from popclient.errors import PopError
 from popclient.listening import ConsumeResult, ConsumeStatus, Consumption
 
-SAY_AGAIN: Final = OUTCOMES.first  # seconds, as the official clients do
+RETRY_AFTER_S: Final = OUTCOMES.first  # seconds, as the official clients do
 
 
 class OutcomeSender:
     """Acks, failures and what is given back.
 
-    heard: called with each message whose outcome the server has answered, with OK or a refusal.
+    on_answer: called with each message whose outcome the server has answered, with OK or a refusal.
     lost: called with each message whose ack came too late.
     """
 
@@ -36,15 +36,15 @@ class OutcomeSender:
         self,
         settling: Settling,
         interceptors: InterceptorChain,
-        heard: Callable[[Buffered], None],
+        on_answer: Callable[[Buffered], None],
         lost: Callable[[Buffered], None],
     ) -> None:
         self._settling = settling
         self._interceptors = interceptors
-        self._heard = heard
+        self._on_answer = on_answer
         self._lost = lost
         self._open: set[Buffered] = set()
-        self._all_heard = asyncio.Event()
+        self._all_answered = asyncio.Event()
 
     # ---- Done ----
 
@@ -67,18 +67,18 @@ class OutcomeSender:
             self._lost(held)
         else:
             log.info("%s is acked again: %s", held.view, error)
-            asyncio.get_running_loop().call_later(SAY_AGAIN, self._submit, held)
+            asyncio.get_running_loop().call_later(RETRY_AFTER_S, self._submit, held)
 
     # ---- Anything else ----
 
     async def fail(self, held: Buffered, interval: timedelta, reason: str) -> None:
         """It is delivered again after the interval; this attempt counts."""
         fail = partial(self._settling.change_invisible_duration, held.view, interval, reason=reason)
-        await self._until_heard(held, fail)
+        await self._until_answered(held, fail)
 
     async def give_up(self, held: Buffered) -> None:
         """It becomes a dead letter."""
-        await self._until_heard(held, partial(self._settling.forward_to_dead_letter_queue, held.view))
+        await self._until_answered(held, partial(self._settling.forward_to_dead_letter_queue, held.view))
 
     async def give_back(self, several: Sequence[Buffered]) -> None:
         """They are Ready again at once; the attempt does not count."""
@@ -86,38 +86,38 @@ class OutcomeSender:
 
         async def work() -> None:
             for held in waiting:  # all workers share it
-                await self._until_heard(held, partial(self._settling.give_back_one, held.view))
+                await self._until_answered(held, partial(self._settling.give_back_one, held.view))
 
         await asyncio.gather(*(work() for _ in range(min(len(several), CHANGES_AT_ONCE))))
 
-    async def _until_heard(self, held: Buffered, say: Callable[[], Awaitable[None]]) -> None:
+    async def _until_answered(self, held: Buffered, send: Callable[[], Awaitable[None]]) -> None:
         self._open.add(held)
         try:
             while True:
                 try:
-                    return await say()
+                    return await send()
                 except PopError as failure:
                     if not failure.retryable:
-                        return log.info("%s is settled without us: %s", held.view, failure)
-                    log.info("what became of %s is said again: %s", held.view, failure)
-                await asyncio.sleep(SAY_AGAIN)
+                        return log.info("%s cannot be settled any more: %s", held.view, failure)
+                    log.info("the outcome of %s is sent again: %s", held.view, failure)
+                await asyncio.sleep(RETRY_AFTER_S)
         finally:
             self._close(held)
 
     def _close(self, held: Buffered) -> None:
         if held in self._open:
             self._open.remove(held)
-            self._heard(held)
+            self._on_answer(held)
             if not self._open:
-                self._all_heard.set()
+                self._all_answered.set()
 
     # ---- The end ----
 
     async def flush(self) -> None:
         """Returns when the server has answered all outcomes so far."""
         while self._open:
-            self._all_heard.clear()
-            await self._all_heard.wait()
+            self._all_answered.clear()
+            await self._all_answered.wait()
 
     def abandon(self) -> None:
         self._open.clear()
@@ -144,10 +144,10 @@ def describe_failure(batch: Batch, consumption: Consumption, session: Session, o
     """A sentence for the log about a call that failed. Its next attempt is left out if it was decided before."""
     several = len(batch.views)
     shown = str(batch.views[0]) if several == 1 else f"{several} messages from {batch.views[0]}"
-    said = f"group {options.group}, {shown}: the listener {_ended(consumption, options)}"
+    sentence = f"group {options.group}, {shown}: the listener {_ended(consumption, options)}"
     if not (undecided := batch.undecided):
-        return said
-    return f"{said}; {'' if several == 1 else 'of the first, '}{describe_next_attempt(undecided[0], session)}"
+        return sentence
+    return f"{sentence}; {'' if several == 1 else 'of the first, '}{describe_next_attempt(undecided[0], session)}"
 
 
 def reason_of(consumption: Consumption, timeout_s: float) -> str:
@@ -189,6 +189,6 @@ def _ended(consumption: Consumption, options: PushOptions) -> str:
 def _when(held: Buffered, session: Session) -> str:
     interval = f"in {convert.retry_interval(session.settings, held.view.delivery_attempt).total_seconds():g} s"
     if held.group.ordered and session.is_popmq:
-        # It does not tell the interval, nor that a message was redriven, which then has no place in its group.
+        # The settings have neither the interval nor whether a message was redriven; then it has no order in its group.
         return f"after its group's interval for messages in order, or {interval} if it was redriven"
     return interval

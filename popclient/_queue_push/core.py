@@ -64,7 +64,7 @@ class QueuePushCore(ConsumerLife):
         self._clock = LoopClock() if pull_loop is None else pull_loop.clock
         self.parts = Parts(config, options, make_runner, self._clock, self._was_reset)
         self.session = self.parts.session
-        self.session.on_notice = self._heed_notice
+        self.session.on_notice = self._handle_notice
         self.session.on_refused = self._end
         self._periodic = PeriodicTasks(self._clock)
         self._rebalancing = RebalanceService(self._clock, self)
@@ -104,7 +104,7 @@ class QueuePushCore(ConsumerLife):
 
     async def _require_progress(self) -> None:
         """Raises the refusal of a group that consumes message by message, before any queue is taken up."""
-        known = next(filter(self.session.knows, self.parts.subscribed.topics), None)
+        known = next(filter(self.session.has_topic, self.parts.subscribed.topics), None)
         if known is not None and isinstance(self.parts.offset_store, RemoteOffsetStore):
             some = (await self.parts.sharing.queues(known))[:1]
             try:
@@ -160,28 +160,28 @@ class QueuePushCore(ConsumerLife):
         async def corrected() -> None:
             await sleep(self._clock, self.options.offset_illegal_delay.total_seconds())
             await self._rebalance.corrected(mq, pq)
-            self._look_again()
+            self._request_rebalance()
 
         self._tasks.spawn(corrected())
 
-    def learned(self, request: PullRequest, generation: int, /) -> None:
+    def generation_learned(self, request: PullRequest, generation: int, /) -> None:
         topic = request.message_queue.topic
         request.process_queue.generation = generation
         self.parts.offset_store.note_generation(topic, generation)
         self.parts.generations.met(topic, generation)
 
-    def made_anew(self, request: PullRequest, generation: int, /) -> None:
+    def topic_recreated(self, request: PullRequest, generation: int, /) -> None:
         mq = request.message_queue
         log.warning("topic %s was deleted and recreated: %s begins at its first message", mq.topic, mq)
         request.process_queue.dropped = True
-        self.parts.beginning.made_anew(mq)
-        self.learned(request, generation)
-        self._tasks.spawn(self._begin_topic_anew(mq))
+        self.parts.beginning.topic_recreated(mq)
+        self.generation_learned(request, generation)
+        self._tasks.spawn(self._restart_topic(mq))
 
-    async def _begin_topic_anew(self, mq: MessageQueue) -> None:
+    async def _restart_topic(self, mq: MessageQueue) -> None:
         with contextlib.suppress(PopError):  # then the route is looked up later, as usual
             await self.session.routes.refresh(mq.topic)  # it may have more queues now, or fewer
-        await self._begin_anew([mq])
+        await self._restart([mq])
 
     # ---- Sharing queues ----
 
@@ -207,21 +207,21 @@ class QueuePushCore(ConsumerLife):
             except Exception:  # noqa: BLE001  a listener to changes must not do harm
                 log.exception("%r failed", listener)
 
-    def _look_again(self) -> None:
+    def _request_rebalance(self) -> None:
         if self.running:
             self._rebalancing.wake()
 
-    def _heed_notice(self, name: str) -> None:
+    def _handle_notice(self, name: str) -> None:
         if not self.running:
             return
         if name == RESETS:
-            self._tasks.spawn(self._look_for_resets())
+            self._tasks.spawn(self._follow_resets())
         else:  # at once: as long as this consumer has a queue that the next owner pulls too, messages are repeated
             self._rebalancing.wake_at_once()
 
     # ---- Resets ----
 
-    async def _look_for_resets(self) -> None:
+    async def _follow_resets(self) -> None:
         """An operator has moved the group's progress. Begins anew in those queues of this consumer that were moved."""
         store = self.parts.offset_store
         if not isinstance(store, RemoteOffsetStore):
@@ -232,17 +232,17 @@ class QueuePushCore(ConsumerLife):
             progress = await calls.fetch_offsets(self.session, self.options.group, owned) if owned else {}
         except PopError as failure:
             log.warning("what was reset of group %s is not known yet: %s", self.options.group, failure)
-            self._clock.call_later(ASK_AGAIN, lambda: self._heed_notice(RESETS))
+            self._clock.call_later(ASK_AGAIN, lambda: self._handle_notice(RESETS))
             return
-        await self._begin_anew([mq for mq in owned if progress[mq].resets > store.resets(mq)])
+        await self._restart([mq for mq in owned if progress[mq].resets > store.resets(mq)])
 
     def _was_reset(self, mq: MessageQueue) -> None:
         """A commit was refused because it was based on the progress before a reset."""
         if self.running:
-            self._tasks.spawn(self._begin_anew([mq]))
+            self._tasks.spawn(self._restart([mq]))
 
-    async def _begin_anew(self, mqs: Iterable[MessageQueue]) -> None:
-        await self._rebalance.begin_anew(mqs)
+    async def _restart(self, mqs: Iterable[MessageQueue]) -> None:
+        await self._rebalance.restart(mqs)
         self._rebalancing.wake_at_once()
 
     # ---- While it runs ----
@@ -254,7 +254,7 @@ class QueuePushCore(ConsumerLife):
 
     def resume(self) -> None:
         self.suspended = False
-        self._look_again()
+        self._request_rebalance()
 
     async def subscribe(self, topic: str, expression: FilterExpression) -> None:
         """Adds a topic, or changes its filter. The topic may be created later."""
@@ -271,14 +271,14 @@ class QueuePushCore(ConsumerLife):
                     subscribed.put(topic, before.filter_expression)
                 subscribed.note(self.session)
                 raise
-        self._look_again()
+        self._request_rebalance()
 
     async def unsubscribe(self, topic: str) -> None:
         """Removes a topic and gives its queues up (requirement J13)."""
         self.parts.subscribed.remove(topic)
         self.parts.generations.forget(topic)
         await self.parts.subscribed.tell(self.session)
-        self._look_again()
+        self._request_rebalance()
 
     # ---- Asked for by the user ----
 

@@ -27,7 +27,7 @@ from popclient._queue_push.subscriptions import Subscribed
 from popclient._queues.allocation import Sharing
 from popclient._queues.subscription import is_retry_topic
 from popclient._session.session import Session
-from popclient._tracing import Onlooker
+from popclient._tracing import TracingInterceptor
 from popclient.config import ClientConfig
 from popclient.errors import PopError
 from popclient.message import MessageQueue
@@ -61,7 +61,7 @@ class Parts:
         self.generations = Generations()
         self.sharing = Sharing(self.session, options.group, options.allocate_strategy)
         self.beginning = StartOffset(self.session, options, self.offset_store, self.generations)
-        self.interceptors = InterceptorChain([Onlooker(config, options.group), *options.interceptors])
+        self.interceptors = InterceptorChain([TracingInterceptor(config, options.group), *options.interceptors])
         consume, timeout = consume_of(options.listener), self.consume_timeout
         listener = QueueListener(options.group, consume, timeout, self.interceptors, clock)
         self.runner = make_runner(thread_name(options.group), options.consume_threads, options.consume_threads_min)

@@ -32,7 +32,7 @@ class PullRequest:
     next_offset: int
     previously_locked: bool = False
     quiet: bool = False
-    said: str = ""
+    logged: str = ""
 
 
 Pull = Callable[[PullRequest], None]

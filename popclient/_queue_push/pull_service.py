@@ -50,10 +50,10 @@ class PullContext(Protocol):
     def give_up_illegal(self, request: PullRequest, correction: int, /) -> None:
         """The request's offset is not in the queue."""
 
-    def learned(self, request: PullRequest, generation: int, /) -> None:
+    def generation_learned(self, request: PullRequest, generation: int, /) -> None:
         """The topic of the request's queue has this generation."""
 
-    def made_anew(self, request: PullRequest, generation: int, /) -> None:
+    def topic_recreated(self, request: PullRequest, generation: int, /) -> None:
         """The topic has another generation than the request's queue, which is not pulled any more."""
 
 
@@ -187,7 +187,7 @@ class Pulls:
             return True
         offset = await self._offset_store.read_offset(request.message_queue, ReadOffsetType.READ_FROM_STORE)
         if self._is_another(request, generation := self._offset_store.generation(request.message_queue)):
-            self._context.made_anew(request, generation)
+            self._context.topic_recreated(request, generation)
             return False
         if offset == NO_OFFSET:  # no other member had the queue: this owner begins where it did
             offset = request.next_offset
@@ -241,9 +241,11 @@ class Pulls:
             return pause
         if not is_retry_topic(request.message_queue.topic):
             group, mq, why = self._options.group, request.message_queue, str(for_caller(failure))
-            level = logging.DEBUG if why == request.said else level_of(failure)  # only the first of a kind is a warning
+            level = (
+                logging.DEBUG if why == request.logged else level_of(failure)
+            )  # only the first of a kind is a warning
             log.log(level, "group %s pulls %s again in %g s: %s", group, mq, pause, why)
-            request.said = why
+            request.logged = why
         return pause
 
     # ---- Its answer ----
@@ -252,10 +254,10 @@ class Pulls:
         self, request: PullRequest, status: PullStatus, answer: Pulled, subscription: TopicSubscription, took: float
     ) -> None:
         if self._is_another(request, answer.generation):
-            self._context.made_anew(request, answer.generation)
+            self._context.topic_recreated(request, answer.generation)
             return
         if answer.generation and not request.process_queue.generation:
-            self._context.learned(request, answer.generation)
+            self._context.generation_learned(request, answer.generation)
         if status is PullStatus.OFFSET_ILLEGAL:
             self._context.give_up_illegal(request, answer.next_offset)
             return

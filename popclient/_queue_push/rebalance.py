@@ -36,7 +36,7 @@ class Begins(Protocol):
     async def of(self, mq: MessageQueue, /) -> int:
         """Negative if it is not known (requirement I6)."""
 
-    async def meet(self, mq: MessageQueue, /) -> None:
+    async def learn_generation(self, mq: MessageQueue, /) -> None:
         """The consumer has no queue of the topic of this queue."""
 
 
@@ -140,7 +140,7 @@ class Rebalance:
         if await self._update_table(topic, mine):
             self._changed(topic, queues, mine)
         if not (mine or self._broadcasting):
-            await self._beginning.meet(queues[0])
+            await self._beginning.learn_generation(queues[0])
         # A dropped queue that is still here waits for its listener; the next look is in a second.
         return {mq: pq.dropped for mq, pq in self._table.items() if mq.topic == topic} == dict.fromkeys(mine, False)
 
@@ -149,7 +149,7 @@ class Rebalance:
     async def _update_table(self, topic: str, mine: list[MessageQueue]) -> bool:
         """Whether any queue was given up or taken up."""
         changed = False
-        leaving = [(mq, pq) for mq, pq in self._table.items() if mq.topic == topic and self._goes(mq, pq, mine)]
+        leaving = [(mq, pq) for mq, pq in self._table.items() if mq.topic == topic and self._must_give_up(mq, pq, mine)]
         for _, pq in leaving:  # all at once, so that the next owners need not wait for one commit after the other
             pq.dropped = True
         for mq, pq in leaving:
@@ -159,7 +159,7 @@ class Rebalance:
                 changed = await self._take_up(mq) or changed
         return changed
 
-    def _goes(self, mq: MessageQueue, pq: ProcessQueue, mine: list[MessageQueue]) -> bool:
+    def _must_give_up(self, mq: MessageQueue, pq: ProcessQueue, mine: list[MessageQueue]) -> bool:
         if pq in self._in_correction:
             return False
         if mq not in mine or pq.dropped:
@@ -245,7 +245,7 @@ class Rebalance:
             if self._table.get(mq) is pq:
                 await self._give_up(mq, pq)
 
-    async def begin_anew(self, mqs: Iterable[MessageQueue]) -> None:
+    async def restart(self, mqs: Iterable[MessageQueue]) -> None:
         """Drops queues without a commit, because others have moved their progress (requirement H13)."""
         async with self._turn:
             for mq in mqs:
@@ -300,7 +300,7 @@ class RebalanceService:
         """A second start does nothing (requirement J18)."""
         if not self._started:
             self._started = True
-            self._tasks.spawn(self._beat())
+            self._tasks.spawn(self._run_rounds())
 
     def wake(self) -> None:
         """Asks for a round: at once if the last one was at least a second ago."""
@@ -327,7 +327,7 @@ class RebalanceService:
         self._tasks.cancel()
         await self._tasks.ended()
 
-    async def _beat(self) -> None:
+    async def _run_rounds(self) -> None:
         while True:
             self._wanted.clear()
             self._at_once = False

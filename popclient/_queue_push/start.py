@@ -26,7 +26,7 @@ class StartOffset:
         self._session = session
         self._group = options.group
         self._generations = generations
-        self._made_anew: set[MessageQueue] = set()
+        self._recreated: set[MessageQueue] = set()
         self._consume_from = options.consume_from
         self._timestamp = consume_timestamp_of(options.consume_timestamp, datetime.now().astimezone())
         self._offset_store = offset_store
@@ -39,7 +39,7 @@ class StartOffset:
         stored = await self._offset_store.read_offset(mq, ReadOffsetType.READ_FROM_STORE)
         generation = self._offset_store.generation(mq)
         self._generations.met(mq.topic, generation)
-        is_outdated = mq in self._made_anew and not generation  # perhaps of the earlier topic
+        is_outdated = mq in self._recreated and not generation  # perhaps of the earlier topic
         begin = start_of(self._consume_from, mq.topic, NO_OFFSET if is_outdated and stored >= 0 else stored)
         if begin is None:
             return UNKNOWN
@@ -54,7 +54,7 @@ class StartOffset:
             if not (isinstance(failure, PopError) and self._session.give_up(failure)):
                 log.warning("where to begin %s is not known, or not stored: %s", mq, for_caller(failure))
             return UNKNOWN
-        self._made_anew.discard(mq)
+        self._recreated.discard(mq)
         self._offset_store.update_offset(mq, offset, True)
         return offset
 
@@ -63,13 +63,13 @@ class StartOffset:
             return self._timestamp
         return QueueEnd.BEGINNING if self._generations.wants_all(topic) else QueueEnd.END
 
-    def made_anew(self, mq: MessageQueue) -> None:
+    def topic_recreated(self, mq: MessageQueue) -> None:
         """Its topic was recreated. The stored progress is ignored from now on, unless the store knows generations."""
-        self._made_anew.add(mq)
+        self._recreated.add(mq)
 
-    async def meet(self, mq: MessageQueue) -> None:
+    async def learn_generation(self, mq: MessageQueue) -> None:
         """Learns the generation of a topic in which this consumer has no queue; it may take one up when another topic
         has that name."""
-        if not self._generations.knows(mq.topic):
+        if not self._generations.has_topic(mq.topic):
             progress = await calls.fetch_offsets(self._session, self._group, [mq])
             self._generations.met(mq.topic, progress[mq].generation)

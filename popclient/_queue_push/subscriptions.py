@@ -1,4 +1,4 @@
-"""What one consumer subscribes to now, as its settings and its pulls tell it (requirements B17, B22, C5, J12)."""
+"""The subscriptions of one consumer, for its settings and its pulls (requirements B17, B22, C5, J12)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Subscribed:
 
     async def tell(self, session: Session) -> None:
         self.note(session)
-        await session.tell_settings()
+        await session.send_settings()
 
     async def agree(self, session: Session) -> None:
         """The same, and waits for the answer of the server. Raises its refusal."""

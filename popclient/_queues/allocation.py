@@ -75,10 +75,10 @@ class Averagely:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str], /
     ) -> Sequence[MessageQueue]:
-        place = members.index(client_id)
+        index = members.index(client_id)
         each, over = divmod(len(queues), len(members))
-        begin = place * each + min(place, over)
-        return queues[begin : begin + each + (place < over)]
+        begin = index * each + min(index, over)
+        return queues[begin : begin + each + (index < over)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +123,10 @@ class ByMachineRoom:
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str], /
     ) -> Sequence[MessageQueue]:
         ours = [mq for mq in queues if is_retry_topic(mq.topic) or self.room_of_queue(mq) in self.rooms]
-        place = members.index(client_id)
+        index = members.index(client_id)
         each, over = divmod(len(ours), len(members))
-        first_over = each * len(members) + place
-        return ours[place * each : (place + 1) * each] + ours[first_over : first_over + (place < over)]
+        first_over = each * len(members) + index
+        return ours[index * each : (index + 1) * each] + ours[first_over : first_over + (index < over)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +173,11 @@ class ConsistentHash:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str], /
     ) -> Sequence[MessageQueue]:
-        ring = sorted((_place(f"{member}-{i}"), member) for member in members for i in range(self.virtual_nodes))
-        places = [place for place, _ in ring]
-        return [mq for mq in queues if ring[bisect(places, _place(str(mq))) % len(ring)][1] == client_id]
+        ring = sorted(
+            (_ring_position(f"{member}-{i}"), member) for member in members for i in range(self.virtual_nodes)
+        )
+        positions = [index for index, _ in ring]
+        return [mq for mq in queues if ring[bisect(positions, _ring_position(str(mq))) % len(ring)][1] == client_id]
 
 
 # ---- By name ----
@@ -214,7 +216,7 @@ def _room(what: object, room: str) -> str:
     return room
 
 
-def _place(name: str) -> int:
+def _ring_position(name: str) -> int:
     """A hash that is the same on every member, unlike `hash`."""
     return int.from_bytes(md5(name.encode(), usedforsecurity=False).digest()[:8])
 

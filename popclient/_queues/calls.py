@@ -101,7 +101,7 @@ async def commit_offsets(
         "CommitOffsets",
         lambda link: link.legacy.CommitOffsets,
         request,
-        tells_of_each=lambda answer: len(answer.results) == len(entries),
+        has_results=lambda answer: len(answer.results) == len(entries),
     )
     return {mq: _committed(result) for mq, result in zip(offsets, answer.results, strict=True)}
 

@@ -82,7 +82,7 @@ async def call(
     pick: Callable[[Link], Callable[..., Awaitable[Answer]]],
     request: Any,
     *,
-    tells_of_each: Callable[[Answer], bool] = lambda _: False,
+    has_results: Callable[[Answer], bool] = lambda _: False,
 ) -> Answer:
     """One request and its answer, whose status is OK; raises a PopError.
 
@@ -91,7 +91,7 @@ async def call(
 
     async def checked() -> Answer:
         answer = await session.transport.unary(pick, request, session.config.request_timeout)
-        if not tells_of_each(answer):
+        if not has_results(answer):
             check(answer.status)  # type: ignore[attr-defined]
         return answer
 

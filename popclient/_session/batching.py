@@ -226,12 +226,12 @@ class BatchSender(Generic[Item]):
         """Tries the calls once. Returns those to try again; the others have their outcome."""
         outcomes = await self._outcomes(batch)
         again = attempt < self._session.config.max_attempts
-        left = [again and self._deserves_another(outcome) for outcome in outcomes]
+        left = [again and self._may_retry(outcome) for outcome in outcomes]
         done = [(call, outcome) for call, outcome, retry in zip(batch, outcomes, left, strict=True) if not retry]
         settle([call for call, _ in done], [outcome for _, outcome in done])
         return [call for call, retry in zip(batch, left, strict=True) if retry]
 
-    def _deserves_another(self, outcome: Any) -> bool:
+    def _may_retry(self, outcome: Any) -> bool:
         if not isinstance(outcome, PopError) or not outcome.retryable:
             return False
         # If no server has ever answered, the whole deadline was spent on trying.

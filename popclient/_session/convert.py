@@ -164,7 +164,7 @@ def own(wire: pb.Message) -> pb.Message:
 
 
 def endpoints(of: Sequence[Endpoint]) -> pb.Endpoints:
-    """As the user typed them. DOMAIN_NAME holds one address, so of several names only the first is told."""
+    """As the user typed them. DOMAIN_NAME holds one address, so of several names only the first is sent."""
     first = of[0].host
     if ":" in first:
         scheme, same = pb.IPv6, [e for e in of if ":" in e.host]
@@ -236,8 +236,8 @@ def retry_interval(of: pb.Settings, attempt: int) -> timedelta:
     """How long a message waits that has failed at its `attempt` (from 1), by the policy the server pushed."""
     policy = of.backoff_policy
     if policy.customized_backoff.next:
-        ladder = policy.customized_backoff.next
-        return ladder[min(max(attempt, 1), len(ladder)) - 1].ToTimedelta()
+        intervals = policy.customized_backoff.next
+        return intervals[min(max(attempt, 1), len(intervals)) - 1].ToTimedelta()
     if policy.HasField("exponential_backoff"):
         return timedelta(seconds=send_backoff(of, max(attempt, 1)))
     return RETRY_INTERVAL

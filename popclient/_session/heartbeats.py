@@ -34,13 +34,13 @@ class Heartbeats:
         routes: Routes,
         request: rpc.HeartbeatRequest,
         timeout: float,
-        tell_settings: Callable[[], Awaitable[None]],
+        send_settings: Callable[[], Awaitable[None]],
     ) -> None:
         self._transport = transport
         self._routes = routes
         self._request = request
         self._timeout = timeout
-        self._tell_settings = tell_settings
+        self._send_settings = send_settings
 
     async def keep(self, who: str) -> None:
         """Until cancelled. who: for the log."""
@@ -56,7 +56,7 @@ class Heartbeats:
         if beat % BEATS_PER_ROUTE_REFRESH == 0:
             await self._routes.refresh_all()
         if beat % BEATS_PER_SETTINGS == 0:
-            await self._tell_settings()
+            await self._send_settings()
 
     async def reason_of(self, code: grpc.StatusCode, details: str) -> PopError:
         """Why a stream has ended. If gRPC's library could not write to it, it does not say, and a heartbeat tells."""
@@ -79,7 +79,7 @@ class Heartbeats:
             log.debug("heartbeat failed: %s", failure)
             return
         if answer.status.code == pb.UNRECOGNIZED_CLIENT_TYPE:  # the server has forgotten us
-            await self._tell_settings()
+            await self._send_settings()
 
 
 async def say_goodbye(

@@ -55,6 +55,6 @@ async def _is_here(host: str) -> bool:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False
-    addresses = [ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
+    addresses = [ip_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in found]
     plain = [getattr(each, "ipv4_mapped", None) or each for each in addresses]
     return bool(plain) and all(each.is_loopback or each.is_unspecified for each in plain)

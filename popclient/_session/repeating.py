@@ -1,6 +1,6 @@
-"""What each loop of the clients does after a failure. The table is docs/errors.md's, and a test compares them.
+"""What each loop of the clients does after a failure. docs/errors.md has the same table, and a test compares them.
 
-A failure says by `repeat` when the same call may succeed; `Pauses` makes of that the next pause of a loop, or raises.
+The `repeat` of a failure says when the same call may succeed; from it `Pauses` computes the next pause, or raises.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_final(failure: PopError) -> bool:
 
 
 def level_of(failure: Exception) -> int:
-    """For the log of a loop that goes on. That the server is gone the session says, once."""
+    """The log level of a loop that continues. A lost server is logged by the session, once."""
     return logging.INFO if isinstance(failure, Unreachable) else logging.WARNING
 
 

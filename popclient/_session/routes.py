@@ -33,7 +33,7 @@ class Routes:
         return queues
 
     def awaits(self, topic: str, failure: PopError) -> bool:
-        """Has it failed because the topic does not exist, and does this client wait for that? Says so, once."""
+        """Has it failed because the topic does not exist, and does this client wait for that? Logs it once."""
         if failure.code != pb.TOPIC_NOT_FOUND or not self._config.wait_for_topic:
             return False
         self.queues.pop(topic, None)

@@ -87,18 +87,18 @@ class Session:
         self.routes = Routes(config, self.transport, self._who)
         beat = rpc.HeartbeatRequest(group=self._group_resource, client_type=client_type)
         timeout = config.request_timeout
-        self.heartbeats = Heartbeats(self.transport, self.routes, beat, timeout, self.tell_settings)
+        self.heartbeats = Heartbeats(self.transport, self.routes, beat, timeout, self.send_settings)
         self._stream: grpc.aio.StreamStreamCall[rpc.TelemetryCommand, rpc.TelemetryCommand] | None = None
-        self._told: pb.Publishing | pb.Subscription | None = None
+        self._sent: pb.Publishing | pb.Subscription | None = None
         self._connected = False
         self._ever_connected = False
         self._answered = asyncio.Event()
         self._refusal: PopError | None = None  # raised by `start`
-        self._told_refusal = ""  # in the log
+        self._logged_refusal = ""  # in the log
         self._is_refused = False  # the stream has last ended by a refusal
         self._failure: PopError | None = None  # of the server, when the stream was last opened
         self._unreached = "no connection yet"  # why the stream was last not opened
-        self._judgement: asyncio.Future[None] | None = None  # on the settings that `agree` has sent
+        self._agreement: asyncio.Future[None] | None = None  # on the settings that `agree` has sent
         self._waiting = 0  # callers of `start`
         self._started = False
         self._beating = False
@@ -173,7 +173,7 @@ class Session:
         if self.closing:
             raise ClientClosed
 
-    def knows(self, topic: str) -> bool:
+    def has_topic(self, topic: str) -> bool:
         return topic in self.routes.queues
 
     async def look_up(self, topic: str) -> None:
@@ -191,10 +191,10 @@ class Session:
             return known
         found = await self.routes.query(topic)
         await self.start()
-        if not self.knows(topic):
+        if not self.has_topic(topic):
             self.routes.queues[topic] = found
-            if self._pub_sub() != self._told:
-                await self.tell_settings()
+            if self._pub_sub() != self._sent:
+                await self.send_settings()
         return found
 
     # ---- The stream ----
@@ -218,18 +218,18 @@ class Session:
             link = await self.transport.link()
             stream = self._stream = link.messaging.Telemetry(metadata=self.transport.headers())
             try:
-                await self.tell_settings()
+                await self.send_settings()
                 while isinstance(command := await stream.read(), rpc.TelemetryCommand):
-                    await self._obey(command)
+                    await self._handle_command(command)
                     was_up = was_up or self._connected
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the latter if it has ended before the settings
                 code, details = await stream.code(), await stream.details()
                 reason = self._end_of(await self.heartbeats.reason_of(code, details or ""), link)
                 if code is grpc.StatusCode.UNAVAILABLE:
                     self.transport.turn_from(link.endpoint)
-            except Refused as told:
-                reason = told.refusal
-                self._refused(told.refusal, is_final=not told.refusal.retryable)
+            except Refused as sent:
+                reason = sent.refusal
+                self._refused(sent.refusal, is_final=not sent.refusal.retryable)
             except StreamLeft:
                 pass
             except asyncio.CancelledError:
@@ -264,19 +264,19 @@ class Session:
             self._lost(Unreachable(f"it does not answer; the next endpoint of {self.transport.where} is tried"))
             self._stream.cancel()
 
-    async def tell_settings(self) -> None:
+    async def send_settings(self) -> None:
         """Sends the settings again if there is a stream; a new stream begins with them anyway."""
         if self._stream is None:
             return
-        self._told = self._pub_sub()
+        self._sent = self._pub_sub()
         settings = convert.settings(
             self._client_type,
             convert.endpoints(self.transport.endpoints),
             self.config.request_timeout,
-            self._told,
+            self._sent,
             self.client_properties,
         )
-        await self._say(rpc.TelemetryCommand(settings=settings))
+        await self._send_command(rpc.TelemetryCommand(settings=settings))
 
     async def agree(self) -> None:
         """Sends the settings again if there is a stream, and waits for the server's answer; raises its refusal.
@@ -285,16 +285,16 @@ class Session:
         """
         if self._stream is None:
             return
-        self._judgement = asyncio.get_running_loop().create_future()
+        self._agreement = asyncio.get_running_loop().create_future()
         try:
-            await self.tell_settings()
+            await self.send_settings()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._judgement, HANDSHAKE_PATIENCE)
+                await asyncio.wait_for(self._agreement, HANDSHAKE_PATIENCE)
         finally:
-            self._judgement = None
+            self._agreement = None
 
     def give_up(self, refusal: PopError) -> bool:
-        """A call that a loop repeats has failed. If for good, that is as if the settings were refused. Is it?"""
+        """A call of a loop has failed. If that is final, calls `on_refused`, and returns True."""
         is_awaited = refusal.code == pb.TOPIC_NOT_FOUND and bool(self.config.wait_for_topic)
         if not is_final(refusal) or is_awaited:
             return False
@@ -302,21 +302,21 @@ class Session:
             call_back(self.on_refused, refusal)
         return True
 
-    async def _say(self, command: rpc.TelemetryCommand) -> None:
+    async def _send_command(self, command: rpc.TelemetryCommand) -> None:
         if self._stream is not None:
             with MayBreak():
                 await self._stream.write(command)
 
-    async def _obey(self, command: rpc.TelemetryCommand) -> None:
+    async def _handle_command(self, command: rpc.TelemetryCommand) -> None:
         kind = command.WhichOneof("command")
         if command.HasField("status") and command.status.code != pb.OK:
-            self._heed(error_of(command.status))
+            self._settings_failed(error_of(command.status))
         elif kind == "settings":
             self._agreed(command.settings)
         elif kind in self.handlers:
             self.handlers[kind](getattr(command, kind))
         elif kind == "print_thread_stack_trace_command":
-            await self._say(stack_traces(command.print_thread_stack_trace_command.nonce))
+            await self._send_command(stack_traces(command.print_thread_stack_trace_command.nonce))
         elif kind == "verify_message_command":
             self._tasks.spawn(self._try_out(command.verify_message_command))
         elif kind == "reconnect_endpoints_command":
@@ -324,9 +324,11 @@ class Session:
 
     async def _try_out(self, asked: rpc.VerifyMessageCommand) -> None:
         result = rpc.VerifyMessageResult(nonce=asked.nonce)
-        await self._say(rpc.TelemetryCommand(status=await self.on_trial(asked.message), verify_message_result=result))
+        await self._send_command(
+            rpc.TelemetryCommand(status=await self.on_trial(asked.message), verify_message_result=result)
+        )
 
-    def _heed(self, refusal: PopError) -> None:
+    def _settings_failed(self, refusal: PopError) -> None:
         """Ends the stream, unless the failure passes and earlier settings are still in force."""
         if not (refusal.retryable and self._connected):
             raise Refused(refusal)
@@ -335,12 +337,12 @@ class Session:
     def _agreed(self, settings: pb.Settings) -> None:
         before, self.settings = self.settings, settings
         self._failure = None
-        told = self._told
-        if isinstance(told, pb.Subscription) and settings.subscription.subscriptions == told.subscriptions:
-            self._judged(None)
+        sent = self._sent
+        if isinstance(sent, pb.Subscription) and settings.subscription.subscriptions == sent.subscriptions:
+            self._answer_agreement(None)
         self.capabilities = convert.capabilities(settings)
         self._refusal = None
-        self._told_refusal = ""
+        self._logged_refusal = ""
         self._answered.set()
         if not self._connected:
             self._connected = self.transport.reached = True
@@ -356,30 +358,30 @@ class Session:
 
     def _refused(self, refusal: PopError, *, is_final: bool) -> None:
         """Hands the refusal to a caller that waits in `start` or `agree`; otherwise logs it, once."""
-        if self._judged(refusal):
+        if self._answer_agreement(refusal):
             return
-        if not self._waiting and str(refusal) != self._told_refusal:
+        if not self._waiting and str(refusal) != self._logged_refusal:
             log.warning("%s is refused: %s", self._who, refusal)
-        self._told_refusal = str(refusal)
+        self._logged_refusal = str(refusal)
         self._refusal = None if self._ever_connected else refusal
         self._answered.set()
         self._is_refused = is_final
         if is_final and self._ever_connected:
             call_back(self.on_refused, refusal)
 
-    def _judged(self, refusal: PopError | None) -> bool:
+    def _answer_agreement(self, refusal: PopError | None) -> bool:
         """Hands the answer to a caller that waits in `agree`. Was there one?"""
-        judgement = self._judgement
-        if judgement is None or judgement.done():
+        agreement = self._agreement
+        if agreement is None or agreement.done():
             return False
-        judgement.set_result(None) if refusal is None else judgement.set_exception(refusal)
+        agreement.set_result(None) if refusal is None else agreement.set_exception(refusal)
         return True
 
     def _lost(self, reason: Exception) -> None:
         if self._connected:
             self._connected = False
             if not self.closing:
-                # Who is refused is told that already.
+                # A refusal was logged already.
                 level = logging.INFO if isinstance(reason, PopError) and not reason.retryable else logging.WARNING
                 log.log(level, "%s has lost its server: %s", self._who, reason)
                 call_back(self.config.on_disconnect, reason)

@@ -88,7 +88,9 @@ ERROR_OF_HTTP: Final[dict[int, ProxyAnswer]] = {
     ),
     500: ProxyAnswer(ServerError, "it has failed; see its log"),
     501: ProxyAnswer(RefusedByProxy, f"it does not pass such calls on; {_ELSEWHERE}"),
-    502: ProxyAnswer(Unreachable, "it reaches no server behind it; see whether the server runs, and the proxy's log"),
+    502: ProxyAnswer(
+        Unreachable, "it reaches no server behind it; check whether the server runs, and the log of the proxy"
+    ),
     503: ProxyAnswer(Unreachable, "it has no server for the call at the moment; see its log"),
     504: ProxyAnswer(
         Unreachable,

@@ -75,7 +75,7 @@ def stack_traces(nonce: str) -> rpc.TelemetryCommand:
 
 async def no_trial(_message: pb.Message) -> pb.Status:
     """The answer of a client without a listener."""
-    return pb.Status(code=pb.NOT_IMPLEMENTED, message="only a push consumer tries messages out")
+    return pb.Status(code=pb.NOT_IMPLEMENTED, message="only a push consumer consumes messages on trial")
 
 
 def changed_notices(before: pb.Settings, now: pb.Settings) -> list[str]:

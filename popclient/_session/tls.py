@@ -28,8 +28,8 @@ class NoHandshake(Unreachable):
     """The server did not show a certificate."""
 
     def __init__(self, endpoint: Endpoint, why: Exception) -> None:
-        said = "timed out" if isinstance(why, TimeoutError) else str(why)
-        super().__init__(f"no TLS handshake with {endpoint}: {hint(said, None) or said}", name="Unreachable")
+        message = "timed out" if isinstance(why, TimeoutError) else str(why)
+        super().__init__(f"no TLS handshake with {endpoint}: {hint(message, None) or message}", name="Unreachable")
         self.endpoint = endpoint
 
 
@@ -56,16 +56,16 @@ def hint(details: str, tls: Tls | None) -> str | None:
         return None
     if tls is None:
         return (
-            "it hung up at the first word, as a server does that speaks TLS alone, or has reached its limit of"
+            "it closed the connection at once, as a server does that accepts only TLS, or has reached its limit of"
             f" connections: see the server's log; set tls if it speaks TLS ({_reason(details)})"
         )
     if tls.cert is None:
         return (
-            "it hung up after the TLS handshake, as a server does that asks clients for a certificate;"
+            "it closed the connection after the TLS handshake, as a server does that requires a client certificate;"
             f" give one with Tls(cert=…, key=…) ({_reason(details)})"
         )
     return (
-        "it hung up after the TLS handshake, as a server does that does not know this client's certificate"
+        "it closed the connection after the TLS handshake, as a server does that does not trust the client certificate"
         f" {_shown(tls.cert)} ({_reason(details)})"
     )
 
@@ -83,7 +83,7 @@ _MEANINGS = (
         "its certificate is not trusted; name the CA, or the certificate itself, with Tls(ca=…), or trust any"
         " certificate with Tls(insecure=True)",
     ),
-    ("Failed to create security handshaker", "gRPC can make nothing of these TLS files, or key and cert do not fit"),
+    ("Failed to create security handshaker", "gRPC cannot use these TLS files, or key and cert do not belong together"),
 )
 _HUNG_UP = ("Socket closed", "Connection reset")
 

@@ -93,14 +93,14 @@ class SimpleConsumerCore:
         """Messages of one of the topics, at most `max_messages`; none when `await_duration` has passed."""
         began_ns = time.time_ns()
         if brought := await self._receive(asking):
-            self._look_ahead(asking, brought)
+            self._receive_ahead(asking, brought)
             renewal = HoldRenewal(self._settling.change_invisible_duration, asking.invisible, self._bridge)
             for view in brought:
                 view._renewal = renewal
             receiving(self.config, self.group, brought[0].topic, brought, began_ns)
         return brought
 
-    def _look_ahead(self, asking: Asking, brought: Sequence[MessageView]) -> None:
+    def _receive_ahead(self, asking: Asking, brought: Sequence[MessageView]) -> None:
         """If full receives follow each other quickly, begins the next one already.
 
         Asks for as many messages as were worked off in the last moment: those handed out before the ones here. Topics
@@ -247,12 +247,12 @@ class SimpleConsumerCore:
         if self._closing:
             reply.set_result(ClientClosed())
         elif view._keeper is not None:
-            self._tasks.spawn(self._ack_at_rest(view, reply))
+            self._tasks.spawn(self._ack_after_renewal(view, reply))
         else:
             self._settling.submit_ack(view, reply)
 
-    async def _ack_at_rest(self, view: MessageView, reply: Reply) -> None:
-        await at_rest(view)
+    async def _ack_after_renewal(self, view: MessageView, reply: Reply) -> None:
+        await renewal_ended(view)
         self._settling.submit_ack(view, reply)
 
     def submit_acks(self, views: Sequence[MessageView], reply: Reply) -> None:
@@ -263,11 +263,11 @@ class SimpleConsumerCore:
 
     async def change_invisible_duration(self, view: MessageView, duration: timedelta) -> None:
         """Restarts the hold; the view gets the new handle, or keeps the old one when this fails."""
-        await at_rest(view)
+        await renewal_ended(view)
         await self._settling.change_invisible_duration(view, duration)
 
     async def forward_to_dead_letter_queue(self, view: MessageView, reason: str) -> None:
-        await at_rest(view)
+        await renewal_ended(view)
         await self._settling.forward_to_dead_letter_queue(view, reason)
 
     # ---- The end ----
@@ -309,7 +309,7 @@ class SimpleConsumerCore:
             yield view
 
 
-async def at_rest(view: MessageView) -> None:
+async def renewal_ended(view: MessageView) -> None:
     """Returns when the message's hold is not renewed any more. Then its handle does not change."""
     if view._keeper is not None:
         await view._keeper.end()

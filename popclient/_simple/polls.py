@@ -27,7 +27,7 @@ from popclient.errors import ClientClosed, NotFound, PopError
 from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
 
-STRAY_PATIENCE: Final = 1.0  # seconds that messages without a waiting receive are kept for the next one
+UNUSED_PATIENCE_S: Final = 1.0  # seconds that messages without a waiting receive are kept for the next one
 AHEAD_AGAIN: Final = 10.0  # seconds without polls ahead after messages of one were given back
 
 
@@ -108,7 +108,7 @@ class Polls:
             self._stopped
             or RECEIVE_BATCH not in self._session.capabilities
             # There must be enough of the hold left when the messages are handed out.
-            or asking.invisible / 2 <= timedelta(seconds=STRAY_PATIENCE)
+            or asking.invisible / 2 <= timedelta(seconds=UNUSED_PATIENCE_S)
             or asyncio.get_running_loop().time() < self._ahead_from
         ):
             return
@@ -124,7 +124,7 @@ class Polls:
         if not (brought and poll.ahead):
             return brought
         if brought[0].invisible_until - convert.now() <= poll.asking.invisible / 2:
-            self._stray(poll, brought)
+            self._return_unused(poll, brought)
             return []
         brought, rest = brought[: poll.asking.max_messages], brought[poll.asking.max_messages :]
         if any(view.message_group or view.lite_topic for view in rest):
@@ -151,7 +151,7 @@ class Polls:
                 self._idle[poll.topic].appendleft(poll)
             else:
                 self._idle[poll.topic].append(poll)
-            poll.task.add_done_callback(partial(self._strayed, poll))
+            poll.task.add_done_callback(partial(self._poll_ended, poll))
 
     def interrupt(self, refusal: PopError | None = None) -> None:
         """Ends the polls that run, without a result or with this refusal. What the server has granted them meanwhile
@@ -171,29 +171,29 @@ class Polls:
         await asyncio.gather(*(poll.task for poll in ended), return_exceptions=True)
         return [view for poll in ended for view in poll.take()]
 
-    def _strayed(self, poll: Poll, _: asyncio.Task[None]) -> None:
+    def _poll_ended(self, poll: Poll, _: asyncio.Task[None]) -> None:
         """Called when a poll that was released has ended."""
         if poll.messages:
-            asyncio.get_running_loop().call_later(STRAY_PATIENCE, self._drop_stray, poll)
+            asyncio.get_running_loop().call_later(UNUSED_PATIENCE_S, self._drop_unused, poll)
         else:
-            self._drop_stray(poll)
+            self._drop_unused(poll)
 
-    def _drop_stray(self, poll: Poll) -> None:
+    def _drop_unused(self, poll: Poll) -> None:
         if self._stopped:  # then `stop` returns what is left
             return
         if poll in self._idle[poll.topic]:
             self._idle[poll.topic].remove(poll)
             self._all.discard(poll)
-            if strays := poll.take():
-                self._stray(poll, strays)
+            if unused := poll.take():
+                self._return_unused(poll, unused)
 
-    def _stray(self, poll: Poll, strays: Sequence[MessageView]) -> None:
+    def _return_unused(self, poll: Poll, unused: Sequence[MessageView]) -> None:
         if poll.ahead:
             self._ahead_from = asyncio.get_running_loop().time() + AHEAD_AGAIN
-        self._give_back(strays)
+        self._give_back(unused)
 
     async def _ask(self, poll: Poll) -> None:
-        """While a topic does not exist that the client waits for, looks for it each second."""
+        """While the topic does not exist and the client waits for it, asks again each second."""
         clock = asyncio.get_running_loop().time
         end = clock() + poll.asking.await_duration.total_seconds()
         while True:

@@ -13,8 +13,8 @@ from popclient._producer.core import ProducerCore, as_messages
 from popclient._producer.transactions import HalfMessage
 from popclient._session.batching import unwrap
 from popclient._session.convert import outbound
+from popclient._sync.base import BaseClient
 from popclient._sync.callbacks import checker_of
-from popclient._sync.face import Face
 from popclient._tracing import carrying, sending
 from popclient.config import ClientConfig
 from popclient.listening import Checker, TransactionResolution
@@ -22,7 +22,7 @@ from popclient.message import Message, as_message
 from popclient.receipts import SendReceipt, SendResults
 
 
-class Producer(Face[ProducerCore]):
+class Producer(BaseClient[ProducerCore]):
     """Sends messages. The sends of many threads share requests, and each has its own outcome.
 
     Safe in threads.

@@ -24,8 +24,8 @@ from popclient._pull.options import (
 )
 from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.calls import QueueEnd
+from popclient._sync.base import BaseConsumer
 from popclient._sync.callbacks import require_kind, runner_of
-from popclient._sync.face import ConsumerFace
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, Forked
 from popclient.message import FilterExpression, MessageQueue, MessageView
@@ -33,7 +33,7 @@ from popclient.message import FilterExpression, MessageQueue, MessageView
 FOREVER: Final = timedelta(days=365)
 
 
-class PullConsumer(ConsumerFace[PullConsumerCore]):
+class PullConsumer(BaseConsumer[PullConsumerCore]):
     """Reads queues from offsets of your choice, in the order in which their messages were stored.
 
     Safe in threads. Needs a PopMQ server; with a RocketMQ
@@ -184,7 +184,7 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
         runner = runner_of(self._bridge)
         self._bridge.run(lambda: self._core.consume(PullListening(self._core, listening, runner), names))
 
-    # ---- Places ----
+    # ---- Positions ----
 
     def position(self, mq: MessageQueue) -> int:
         """The offset from which the next poll reads the queue: all messages before it were returned, or do not match

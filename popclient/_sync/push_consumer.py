@@ -12,8 +12,8 @@ from popclient._engine.flow import Cached
 from popclient._engine.options import MEBIBYTE, PushOptions, Topics
 from popclient._loop import LoopThread
 from popclient._push.core import PushConsumerCore
+from popclient._sync.base import ListenerConsumer
 from popclient._sync.callbacks import require_kind, runner_of
-from popclient._sync.face import ListenerConsumer
 from popclient.config import ClientConfig
 from popclient.listening import BatchListener, Interceptor, Listener
 

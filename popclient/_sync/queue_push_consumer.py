@@ -18,8 +18,8 @@ from popclient._queue_push.core import QueuePushCore
 from popclient._queue_push.options import PULL_BATCH_BYTES_MAX, MessageModel, MessageQueueListener, QueueOptions
 from popclient._queue_push.pull_loop import ServiceState
 from popclient._queues.allocation import AllocateStrategy
+from popclient._sync.base import ListenerConsumer
 from popclient._sync.callbacks import require_kind, runner_of
-from popclient._sync.face import ListenerConsumer
 from popclient.config import ClientConfig
 from popclient.listening import Interceptor
 from popclient.message import FilterExpression, MessageQueue, MessageView

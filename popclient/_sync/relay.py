@@ -23,7 +23,7 @@ from popclient.sql.relay import (
     PAUSE_MAX,
     STEP_BYTES,
     WAITING,
-    RestingTopics,
+    PausedTopics,
     Step,
     group_of,
     log,
@@ -59,7 +59,7 @@ class Relay:
         self._engine = engine
         self._producer = producer
         self._poll_interval = poll_interval
-        self._resting = RestingTopics()
+        self._paused_topics = PausedTopics()
         self._ended_by: PopError | None = None
         self._stop = threading.Event()
         self._runner: threading.Thread | None = None
@@ -155,7 +155,7 @@ class Relay:
         """The numbers of the next messages, as many as fit into one request."""
         numbers: list[int] = []
         size = 0
-        for number, length in conn.execute(self._resting.next_rows()):
+        for number, length in conn.execute(self._paused_topics.next_rows()):
             size += length
             if numbers and size > STEP_BYTES:
                 break
@@ -174,7 +174,7 @@ class Relay:
             results = self._producer.send_many([messages[row.outbox_id] for row in tried])
             for row, outcome in zip(tried, results, strict=True):
                 outcomes[row.outbox_id] = outcome
-                self._resting.note(row.topic, outcome)
+                self._paused_topics.note(row.topic, outcome)
                 if isinstance(outcome, PopError) and not isinstance(outcome, OF_THE_MESSAGE):
                     held_up.add(group_of(row))
         return outcomes

@@ -11,13 +11,13 @@ from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views
 from popclient._loop import LoopThread
 from popclient._session.batching import unwrap
 from popclient._simple.core import SimpleConsumerCore, raise_for_acks
-from popclient._sync.face import ConsumerFace
+from popclient._sync.base import BaseConsumer
 from popclient._tracing import acking
 from popclient.config import ClientConfig
 from popclient.message import MessageView
 
 
-class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
+class SimpleConsumer(BaseConsumer[SimpleConsumerCore]):
     """Receives messages of a consumer group, and settles them one by one.
 
     Safe in threads. If you receive full batches in quick succession, the consumer receives ahead: about as many

@@ -1,4 +1,4 @@
-"""The facts that the administration returns: topics, groups, messages, the server in numbers.
+"""The facts that the administration returns: topics, groups and messages.
 
 A fact is as it was when the server answered, and does not change.
 """
@@ -140,7 +140,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A client that works for a group, as the asked server knows it.
+    """A consumer of a group, as the server that answers knows it.
 
     kind: PUSH, SIMPLE or PULL. connected: it has an open stream. `more_subscriptions` of its topics are left out.
     language, version: of its library; empty if it has not said.
@@ -181,7 +181,7 @@ class ExponentialBackoff:
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """A client that is there, as the asked server knows it.
+    """A connected client, as the server that answers knows it.
 
     client_id: with users `USER/ID`. client_type: such as PRODUCER; empty for one that has not told its settings.
     group: of a consumer, else empty. connected: it has a session (a Telemetry stream) with this server.
@@ -237,7 +237,7 @@ class Group:
     lite: SHARED, EXCLUSIVE or WILDCARD, which lite topics its clients get; empty: it has ordinary consumers.
     Filled by `get_group` alone: lite_clients, how many clients subscribe to lite topics, and lite_subscriptions, to how
     many, added up; lag, per topic; consumers, who works for it with the asked server; redeliveries;
-    hints, a sentence for each thing that deserves a look. pauses, by `get_group` and `list_groups`: what operators have
+    hints, a sentence for each thing that needs attention. pauses, by `get_group` and `list_groups`: what operators have
     paused, at most 1,000 and 10 pauses; more_pauses: how many others there are.
     """
 

@@ -1,4 +1,4 @@
-"""No more than so many a second, on a clock that is an argument."""
+"""Limits the number of messages per second; the clock is an argument."""
 
 from __future__ import annotations
 

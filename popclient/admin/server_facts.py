@@ -110,12 +110,12 @@ class KnownServer:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The server in numbers. `store` is its database URL without the password.
+    """Server statistics. `store` is its database URL without the password.
 
     topics: without those of groups, for dead letters and retries. messages: stored in these topics now; appended: ever
     stored there.
     oldest_overdue: how late the latest hold, back-off or delayed message is that should have ended; 0 when none is.
-    hints: a sentence for each thing that deserves a look.
+    hints: a sentence for each thing that needs attention.
     commit_times: seconds of the server's commits since its start; None from a server that does not tell them.
     storage: the space that the database takes; None from a server that does not tell it.
     servers: those on its Postgres, itself too; none on SQLite, whose file has one server.

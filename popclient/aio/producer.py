@@ -13,8 +13,8 @@ from popclient._producer.transactions import HalfMessage
 from popclient._session.batching import unwrap
 from popclient._session.convert import outbound
 from popclient._tracing import carrying, sending
+from popclient.aio.base import BaseClient
 from popclient.aio.callbacks import checker_of
-from popclient.aio.face import Face
 from popclient.config import ClientConfig
 from popclient.listening import AsyncChecker, TransactionResolution
 from popclient.message import Message, as_message
@@ -24,7 +24,7 @@ from popclient.receipts import SendReceipt, SendResults
 # sync: sends of many tasks => sends of many threads
 # sync: Belongs to ... or not. => Safe in threads.
 # sync: a coroutine function, called with => called in a thread of its own with
-class Producer(Face[ProducerCore]):
+class Producer(BaseClient[ProducerCore]):
     """Sends messages. The sends of many tasks share requests, and each has its own outcome.
 
     Belongs to the event loop of its first use. Cancelling one `send` does not affect others; the server may have stored

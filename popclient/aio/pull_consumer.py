@@ -23,8 +23,8 @@ from popclient._pull.options import (
 )
 from popclient._queues.allocation import AllocateStrategy
 from popclient._queues.calls import QueueEnd
+from popclient.aio.base import BaseConsumer
 from popclient.aio.callbacks import require_kind, runner_of
-from popclient.aio.face import ConsumerFace
 from popclient.config import ClientConfig
 from popclient.errors import ClientClosed, Forked
 from popclient.message import FilterExpression, MessageQueue, MessageView
@@ -34,7 +34,7 @@ FOREVER: Final = timedelta(days=365)
 
 # sync: Belongs to ... nothing. => Safe in threads.
 # sync: only one task may poll => only one thread may poll
-class PullConsumer(ConsumerFace[PullConsumerCore]):
+class PullConsumer(BaseConsumer[PullConsumerCore]):
     """Reads queues from offsets of your choice, in the order in which their messages were stored.
 
     Belongs to the event loop of its first use. A cancelled `poll` loses nothing. Needs a PopMQ server; with a RocketMQ
@@ -187,7 +187,7 @@ class PullConsumer(ConsumerFace[PullConsumerCore]):
         runner = runner_of(self._bridge)
         await self._bridge.run(lambda: self._core.consume(PullListening(self._core, listening, runner), names))
 
-    # ---- Places ----
+    # ---- Positions ----
 
     def position(self, mq: MessageQueue) -> int:
         """The offset from which the next poll reads the queue: all messages before it were returned, or do not match

@@ -11,8 +11,8 @@ from popclient._engine.flow import Cached
 from popclient._engine.options import MEBIBYTE, PushOptions, Topics
 from popclient._loop import Here
 from popclient._push.core import PushConsumerCore
+from popclient.aio.base import ListenerConsumer
 from popclient.aio.callbacks import require_kind, runner_of
-from popclient.aio.face import ListenerConsumer
 from popclient.config import ClientConfig
 from popclient.listening import AsyncBatchListener, AsyncListener, Interceptor
 

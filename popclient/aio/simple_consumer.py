@@ -11,13 +11,13 @@ from popclient._loop import Here
 from popclient._session.batching import unwrap
 from popclient._simple.core import SimpleConsumerCore, raise_for_acks
 from popclient._tracing import acking
-from popclient.aio.face import ConsumerFace
+from popclient.aio.base import BaseConsumer
 from popclient.config import ClientConfig
 from popclient.message import MessageView
 
 
 # sync: Belongs to ... server. => Safe in threads.
-class SimpleConsumer(ConsumerFace[SimpleConsumerCore]):
+class SimpleConsumer(BaseConsumer[SimpleConsumerCore]):
     """Receives messages of a consumer group, and settles them one by one.
 
     Belongs to the event loop of its first use. A cancelled `receive` loses nothing: its messages go to the next one, or

@@ -103,7 +103,7 @@ class ServerLink:
         finally:
             self._asking -= 1
             if not self._asking:
-                self._alarm = asyncio.get_running_loop().call_later(IDLE_S, self._rest)
+                self._alarm = asyncio.get_running_loop().call_later(IDLE_S, self._close_if_idle)
 
     async def _present(self) -> Session:
         """The session, open."""
@@ -116,7 +116,7 @@ class ServerLink:
             self._opened = session
         return session
 
-    def _rest(self) -> None:
+    def _close_if_idle(self) -> None:
         # An alarm that is due cannot be cancelled, so a call may have begun in the same turn of the loop.
         if not self._asking and self._session is not None:
             session, self._session = self._session, None

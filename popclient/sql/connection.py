@@ -45,7 +45,7 @@ _CODES: Final = {
     "PM302": pb.MESSAGE_BODY_EMPTY,
     "PM402": pb.TOPIC_NOT_FOUND,
 }
-_places: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
+_targets: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
 _prefixes: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
 
 
@@ -67,27 +67,27 @@ def refusals() -> Iterator[None]:
         raise refusal from error
 
 
-def place_of(conn: Connection) -> str:
+def target_of(conn: Connection) -> str:
     """Where this database sends messages: to its own BROKER, or into an OUTBOX.
 
     Raises UnsupportedByStore for a database that has neither. Keeps an answer, but not a refusal.
     """
-    found = _places.get(conn.engine)
+    found = _targets.get(conn.engine)
     if found is None:
-        found = _places[conn.engine] = _find_place(conn)
+        found = _targets[conn.engine] = _find_target(conn)
     return found
 
 
 def require_broker(conn: Connection) -> None:
     """Raises UnsupportedByStore unless the connection is to a broker's Postgres."""
-    if _places.get(conn.engine) == BROKER:
+    if _targets.get(conn.engine) == BROKER:
         return
     if not _is_brokers_postgres(conn):
         raise UnsupportedByStore(
             f"{_name(conn)} is not the Postgres database of a PopMQ broker, and only there a transaction can end a"
             " hold; ack with the consumer after your commit, and let popclient.sql.idempotent drop repetitions"
         )
-    _places[conn.engine] = BROKER
+    _targets[conn.engine] = BROKER
 
 
 def function(conn: Connection, name: str) -> str:
@@ -96,7 +96,7 @@ def function(conn: Connection, name: str) -> str:
     return f"{_prefixes[conn.engine]}{name}"
 
 
-def _find_place(conn: Connection) -> str:
+def _find_target(conn: Connection) -> str:
     is_brokers = _is_brokers_postgres(conn)
     if is_brokers and _is_visible(conn):
         return BROKER

@@ -15,7 +15,7 @@ from popclient._session.message_id import new_message_id
 from popclient._tracing import carrying
 from popclient.config import ClientConfig
 from popclient.message import Message, MessageView, as_message
-from popclient.sql.connection import BROKER, Handle, function, place_of, refusals, require_broker, run_on
+from popclient.sql.connection import BROKER, Handle, function, refusals, require_broker, run_on, target_of
 from popclient.sql.tables import outbox
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def enqueue(
 
 def _enqueue(conn: Connection, message: Message, namespace: str) -> str:
     values = _values(message)
-    if place_of(conn) == BROKER:
+    if target_of(conn) == BROKER:
         with refusals():
             call = text(f"SELECT {function(conn, 'popmq_enqueue')}({_NAMED})")
             stored: str = conn.execute(call, values | {"namespace": namespace}).scalar_one()

@@ -1,4 +1,4 @@
-"""What the relays of an outbox table have in common: what may be sent together, and what becomes of what fails."""
+"""Shared by the relays of an outbox table: messages that may be sent together, and failures."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Step(NamedTuple):
     left: int
 
 
-class RestingTopics:
+class PausedTopics:
     """Topics for which the broker takes no messages now."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}  # topic → when to try it again
-        self._told: dict[str, str] = {}  # topic → why it waits, as the log says
+        self._logged: dict[str, str] = {}  # topic → why it waits, as the log says
 
     def next_rows(self) -> Select[int, int]:
         """Number and length of the next messages of the other topics."""
@@ -61,13 +61,13 @@ class RestingTopics:
         return _NARROW.where(not_(outbox.c.topic.in_(list(self._until)))) if self._until else _NARROW
 
     def note(self, topic: str, outcome: object) -> None:
-        """What became of a message of the topic."""
+        """The outcome of a message of the topic."""
         if not isinstance(outcome, PopError):
-            self._told.pop(topic, None)
+            self._logged.pop(topic, None)
         elif not isinstance(outcome, (*OF_THE_MESSAGE, *OF_ALL)):
-            if self._told.get(topic) != str(outcome):
+            if self._logged.get(topic) != str(outcome):
                 log.warning("the messages of topic %s wait: %s", topic, outcome)
-            self._told[topic] = str(outcome)
+            self._logged[topic] = str(outcome)
             self._until[topic] = time.monotonic() + TOPIC_PAUSE
 
 

@@ -122,7 +122,7 @@ def test_a_simple_consumer_tries_nothing_out(broker: popserver.EmbeddedBroker, a
     with SimpleConsumer(broker.endpoint, GROUP, TOPIC) as consumer:
         assert consumer.receive(await_duration=1)
         trial = admin.verify_message(client_of(admin), message_id)
-    assert trial == Trial("NOT_IMPLEMENTED", "only a push consumer tries messages out")
+    assert trial == Trial("NOT_IMPLEMENTED", "only a push consumer consumes messages on trial")
 
 
 def test_a_client_opens_its_session_anew(broker: popserver.EmbeddedBroker, admin: Admin) -> None:

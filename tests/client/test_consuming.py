@@ -269,7 +269,7 @@ async def test_a_cancelled_receive_loses_nothing(server: ScriptedServer) -> None
 async def test_what_a_cancelled_receive_brings_goes_back_when_nobody_asks(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("popclient._simple.polls.STRAY_PATIENCE", 0.02)
+    monkeypatch.setattr("popclient._simple.polls.UNUSED_PATIENCE_S", 0.02)
     async with consumer_of(server) as consumer:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(consumer.receive(), 0.05)
@@ -282,10 +282,10 @@ async def test_what_a_cancelled_receive_brings_goes_back_when_nobody_asks(
 async def test_what_a_left_poll_has_brought_goes_back_however_long_closing_takes(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("popclient._simple.polls.STRAY_PATIENCE", 0.05)
+    monkeypatch.setattr("popclient._simple.polls.UNUSED_PATIENCE_S", 0.05)
     consumer = consumer_of(server, ["a", "b"])
     polls = consumer._core._polls
-    ask, drop_stray = polls._ask, polls._drop_stray
+    ask, drop_stray = polls._ask, polls._drop_unused
     dropped = asyncio.Event()
 
     async def slow_to_end(poll: Poll) -> None:
@@ -300,7 +300,7 @@ async def test_what_a_left_poll_has_brought_goes_back_however_long_closing_takes
         dropped.set()
 
     monkeypatch.setattr(polls, "_ask", slow_to_end)
-    monkeypatch.setattr(polls, "_drop_stray", drop)
+    monkeypatch.setattr(polls, "_drop_unused", drop)
     left = asyncio.create_task(consumer.receive())
     await until(lambda: len(server.requests("ReceiveMessage")) == 2)
     left.cancel()

@@ -177,7 +177,7 @@ async def test_a_closed_client_tells_no_more(server: ScriptedServer) -> None:
     async with simple_at(server) as consumer:
         core = consumer._core
         core.session.closing = True
-        core.lite._tell_again.set()
+        core.lite._sync_again.set()
         async with asyncio.timeout(SOON_S):
             await core.lite._tasks.ended()
         core.session.closing = False

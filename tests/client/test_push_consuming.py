@@ -482,7 +482,7 @@ async def test_a_defect_in_a_helping_poll_is_logged_and_the_first_one_goes_on(
 async def test_an_ack_is_said_again_unless_it_is_refused_for_good(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, refusal: pb.Code.ValueType
 ) -> None:
-    monkeypatch.setattr("popclient._push.outcomes.SAY_AGAIN", 0.01)
+    monkeypatch.setattr("popclient._push.outcomes.RETRY_AFTER_S", 0.01)
     is_final = refusal != pb.INTERNAL_SERVER_ERROR
     server.answers["AckMessage"] = lambda _: (
         rpc.AckMessageResponse(status=status(refusal)) if len(server.requests("AckMessage")) < 3 else None
@@ -502,7 +502,7 @@ async def test_an_ack_is_said_again_unless_it_is_refused_for_good(
 
 
 async def test_a_failure_is_said_again_too(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._push.outcomes.SAY_AGAIN", 0.01)
+    monkeypatch.setattr("popclient._push.outcomes.RETRY_AFTER_S", 0.01)
     refused = rpc.ChangeInvisibleDurationResponse(status=status(pb.INTERNAL_SERVER_ERROR))
     server.answers["ChangeInvisibleDuration"] = lambda _: refused if len(failed(server)) < 3 else None
     put(server, 1)

@@ -246,7 +246,7 @@ async def test_without_our_server_a_failure_is_tried_again_in_place(proxy: Scrip
 async def test_without_our_server_the_client_gives_up_after_the_last_attempt(
     proxy: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("popclient._push.outcomes.SAY_AGAIN", 0.01)
+    monkeypatch.setattr("popclient._push.outcomes.RETRY_AFTER_S", 0.01)
     busy = rpc.ForwardMessageToDeadLetterQueueResponse(status=status(pb.INTERNAL_SERVER_ERROR))
     forwarded = proxy.requests
     proxy.answers["ForwardMessageToDeadLetterQueue"] = lambda _: (

@@ -294,7 +294,7 @@ async def test_topics_share_what_was_worked_off_lately(server: ScriptedServer, m
 
 
 async def test_what_nobody_asks_for_is_given_back(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("popclient._simple.polls.STRAY_PATIENCE", 0.02)
+    monkeypatch.setattr("popclient._simple.polls.UNUSED_PATIENCE_S", 0.02)
     put(server, 10)
     async with consumer_of(server) as consumer:
         await quick(consumer)
@@ -317,7 +317,7 @@ async def test_the_end_of_the_consumer_gives_it_back(server: ScriptedServer) -> 
 async def test_a_receive_of_another_kind_does_not_get_it(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("popclient._simple.polls.STRAY_PATIENCE", 0.2)
+    monkeypatch.setattr("popclient._simple.polls.UNUSED_PATIENCE_S", 0.2)
     put(server, 9)
     async with consumer_of(server) as consumer:
         await quick(consumer)

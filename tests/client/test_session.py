@@ -257,7 +257,7 @@ async def test_a_defect_at_the_handshake_is_told_and_outlived(
 ) -> None:
     producer = aio.Producer(server.endpoints)
     session = producer._core.session
-    tell = session.tell_settings
+    tell = session.send_settings
     defects = iter([KeyError("a defect")])
 
     async def fail_once() -> None:
@@ -265,7 +265,7 @@ async def test_a_defect_at_the_handshake_is_told_and_outlived(
             raise defect
         await tell()
 
-    monkeypatch.setattr(session, "tell_settings", fail_once)
+    monkeypatch.setattr(session, "send_settings", fail_once)
     async with asyncio.timeout(sessions.HANDSHAKE_PATIENCE - 0.5):
         with pytest.raises(PopError, match="a defect"):
             await producer.start()
@@ -282,7 +282,7 @@ async def test_writing_to_a_cancelled_stream_cancels_nobody(server: ScriptedServ
     async with aio.Producer(server.endpoints, "t") as producer:
         session = producer._core.session
         stream, session._stream = session._stream, Cancelled()  # type: ignore[assignment]
-        await session.tell_settings()
+        await session.send_settings()
         session._stream = stream
 
 
@@ -421,7 +421,7 @@ async def test_a_topic_that_is_gone_is_asked_for_again(server: ScriptedServer, m
     async with aio.Producer(server.endpoints, "t") as producer:
         gone = rpc.QueryRouteResponse(status=status(pb.TOPIC_NOT_FOUND))
         server.answers["QueryRoute"] = lambda _: gone
-        await until(lambda: not producer._core.session.knows("t"))
+        await until(lambda: not producer._core.session.has_topic("t"))
         del server.answers["QueryRoute"]
         assert await producer.send("t", b"x")
 

@@ -33,7 +33,7 @@ from popclient import (
     aio,
     otel,
 )
-from popclient._tracing import Onlooker
+from popclient._tracing import TracingInterceptor
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from popserver import EmbeddedBroker
@@ -228,7 +228,7 @@ async def test_a_message_that_times_out_before_its_turn_leaves_no_span_open(
 
 
 def test_an_ack_without_a_processing_is_a_trace_of_its_own(spans: Spans) -> None:
-    onlooker, view = Onlooker(ClientConfig("a:1"), "billing"), view_of("1", "orders")
+    onlooker, view = TracingInterceptor(ClientConfig("a:1"), "billing"), view_of("1", "orders")
     with spans.tracer.start_as_current_span("foreign"):
         onlooker.before_ack(view)
         onlooker.after_ack(view, None)
@@ -236,7 +236,7 @@ def test_an_ack_without_a_processing_is_a_trace_of_its_own(spans: Spans) -> None
 
 
 def test_of_a_message_that_is_gone_no_span_is_kept(spans: Spans) -> None:
-    onlooker = Onlooker(ClientConfig("a:1"), "billing")
+    onlooker = TracingInterceptor(ClientConfig("a:1"), "billing")
     for number in range(10):
         view = view_of(str(number), "orders")
         onlooker.before_consume((view,))

@@ -197,7 +197,7 @@ async def test_a_member_that_had_no_queue_takes_up_new_ones_at_their_beginning(s
     for member in members:
         await member.start()
     await until(lambda: [owns(member, 1) for member in members].count(True) == 1)
-    await until(lambda: all(member._core.parts.generations.knows("t") for member in members))
+    await until(lambda: all(member._core.parts.generations.has_topic("t") for member in members))
     await server.make_anew(2)
     await server.send(*told("new", 8))
     for member in members:  # as within 30 s
@@ -337,7 +337,7 @@ async def test_a_commit_that_a_pull_overtakes_with_the_news_is_no_failure(
         async def overtaken(*given: Any, **options: Any) -> Any:
             results = await commit(*given, **options)
             [result] = results.values()
-            fetcher.begin_anew(result.stored.generation, 0)
+            fetcher.restart(result.stored.generation, 0)
             return results
 
         monkeypatch.setattr(calls, "commit_offsets", overtaken)

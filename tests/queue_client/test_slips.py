@@ -145,5 +145,5 @@ async def test_what_nobody_foresaw_costs_a_pause_not_the_queue(
     await desk.server.fill(Q, "ab")
     await core.start()
     await until(lambda: desk.clock.waits(3.0))
-    assert "what became of its last batch could not be dealt with" in caplog.text
+    assert "the result of its last batch could not be processed" in caplog.text
     await desk.comes(lambda: desk.texts[1:] == ["a", "b"] or len(desk.texts) > 3, 10)

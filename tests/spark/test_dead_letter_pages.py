@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from popclient.spark.columns import record_batch
 from popclient.spark.dead_letters import adbc, fetching, queries
-from popclient.spark.dead_letters.adbc import connected_beside
+from popclient.spark.dead_letters.adbc import second_connection
 from popclient.spark.dead_letters.columns import BODY, DEAD_LETTERS, LINEAGE
 from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.decoding import ids, lists, maps
@@ -243,7 +243,7 @@ def test_the_driver_is_chosen(
 
     @contextmanager
     def watched(own: Any) -> Iterator[Any]:
-        with connected_beside(own) as beside:
+        with second_connection(own) as beside:
             with beside.cursor() as cursor:
                 cursor.execute(
                     "SELECT current_setting('default_transaction_read_only'), application_name"
@@ -252,7 +252,7 @@ def test_the_driver_is_chosen(
                 seen.append(cursor.fetchone())
             yield beside
 
-    monkeypatch.setattr(fetching, "connected_beside", watched)
+    monkeypatch.setattr(fetching, "second_connection", watched)
     with fresh_database(postgres) as url:
         fill(url, 3)
         assert len(read(url.replace("postgres@", "postgres:pass%20'%5Cword@"), driver=driver)) == 2
@@ -274,7 +274,7 @@ def test_an_accelerator_that_cannot_connect_is_done_without(
         assert len(read(url)) == 2
         with (
             pytest.raises(ValueError, match=r"not installed for Spark's workers .*pip install 'popmq\[adbc\]'"),
-            connected_beside(None),
+            second_connection(None),
         ):
             pass
 

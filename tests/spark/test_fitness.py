@@ -121,7 +121,7 @@ def test_many_machines_are_counted() -> None:
         ),
         (
             "An error …\n  File …\nModuleNotFoundError: No module named 'x'\n\n\tat org…",
-            "ModuleNotFoundError: No module named 'x'. The way out: look into the executors' logs",
+            "ModuleNotFoundError: No module named 'x'. The way out: read the logs of the executors",
         ),
         (
             "An error …\n: org… most recent failure: Lost task 0.3 (TID 9): lost\nmore",

@@ -76,7 +76,7 @@ def test_a_question_that_comes_with_the_alarm_has_a_session(pop_server: Embedded
 
     async def at_once() -> bool:
         with link._in_use():
-            link._rest()
+            link._close_if_idle()
             await link._tasks.ended()
             return await _is_open(await link._present())
 

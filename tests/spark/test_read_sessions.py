@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import make_url
 
-from popclient.spark.dead_letters.adbc import connected_beside
+from popclient.spark.dead_letters.adbc import second_connection
 from popclient.spark.dead_letters.database import SETTINGS, connected
 from popserver.database import migrate
 from popserver.database.database import Database
@@ -45,7 +45,7 @@ def test_a_read_of_a_hostile_database(postgres: PostgresServer, way: str) -> Non
             rows = [tuple(conn.exec_driver_sql(_ASKED).one())]
             assert conn.exec_driver_sql("SELECT count(*) FROM dead_letters").scalar() == 0
             own: Any = conn.connection.driver_connection
-            with connected_beside(own) as beside, beside.cursor() as cursor:
+            with second_connection(own) as beside, beside.cursor() as cursor:
                 cursor.execute(_ASKED)
                 rows.append(cursor.fetchone())
     for row in rows:

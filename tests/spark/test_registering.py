@@ -133,9 +133,9 @@ def test_an_executor_that_is_lost_in_a_later_look_is_left_out(
     def look(packages: tuple[str, ...]) -> dict[str, str]:
         raise RuntimeError(said)
 
-    monkeypatch.setattr(arriving, "look", look)
+    monkeypatch.setattr(arriving, "inspect", look)
     with pytest.raises(ClusterUnfit) if raises else nullcontext():
-        assert registering._look(spark.sparkContext, 300, others=others) == []
+        assert registering._inspect(spark.sparkContext, 300, others=others) == []
 
 
 def test_executors_that_do_not_end_have_answered(
@@ -151,7 +151,7 @@ def test_executors_that_do_not_end_have_answered(
             time.sleep(0.02)
         return {}
 
-    monkeypatch.setattr(arriving, "look", look)
+    monkeypatch.setattr(arriving, "inspect", look)
     monkeypatch.setattr(registering, "threading", SimpleNamespace(Event=threading.Event, Timer=AfterATask))
     monkeypatch.setattr(AfterATask, "context", spark.sparkContext, raising=False)
     try:

@@ -29,7 +29,7 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
     __module__ = "popclient.aio"
 
     async def status(self) -> Status:
-        """The server in numbers, as `popmq status` shows it."""
+        """Server statistics, as `popmq status` shows them."""
         answer = await self._call(lambda link: link.admin.GetStatus, wire.GetStatusRequest())
         return facts_of(Status, answer)
 
@@ -39,9 +39,9 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
         return facts_of(Health, answer)
 
     async def repair(self, *, dry_run: bool = False) -> StoreRepair:
-        """Looks through the store for what keeps messages from being delivered, and repairs it; not with dry_run.
+        """Searches the store for defects that keep messages from being delivered, and repairs them; not with dry_run.
 
-        A sound store has nothing of that. Safe under load: each row is looked at again under its lock.
+        A sound store has none. Safe under load: each row is checked again under its lock.
         """
         wanted = wire.RepairStoreRequest(dry_run=dry_run)
         answer = await self._call(lambda link: link.admin.RepairStore, wanted, takes=REPAIR_SECONDS)

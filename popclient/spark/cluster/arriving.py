@@ -1,6 +1,7 @@
-"""What runs in an executor before PopMQ is known to be there. Spark's pickler sends these functions by value.
+"""Functions that run in an executor before PopMQ is known to be installed there.
 
-So they import nothing of PopMQ at the top, and refer to nothing outside of themselves.
+Spark's pickler sends them by value. So they import nothing of PopMQ at the top, and refer to nothing outside of
+themselves.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def arrive(pickled: bytes, version: str, way_out: str) -> Any:
     return made
 
 
-def look(packages: tuple[str, ...]) -> dict[str, str | None]:
+def inspect(packages: tuple[str, ...]) -> dict[str, str | None]:
     """The facts of this executor: host, process, python, python_version, and the versions of packages, None for none.
 
     process: the one that has started this one, which is another one in each executor of a host.

@@ -23,7 +23,7 @@ _SAME_PYTHON: Final = (
     "set PYSPARK_PYTHON to a Python of the driver's version, or PYSPARK_DRIVER_PYTHON to one of theirs"
 )
 _PROGRAM: Final = "set PYSPARK_PYTHON to a Python that every node has and may run, or ship one with --archives"
-_LOGS: Final = "look into the executors' logs"
+_LOGS: Final = "read the logs of the executors"
 WAY_OUT: Final = f"{_ENVIRONMENT}, and call popclient.spark.register(spark); {_GUIDE}"
 # How many machines, and how many kinds of machines, an error names.
 _NAMED_MAX: Final = 3
@@ -67,7 +67,7 @@ def _is_spark(version: str) -> bool:
 
 
 def defects(machine: Machine) -> list[Defect]:
-    """What a machine lacks, by what `arriving.look` has found there."""
+    """What a machine lacks, by the facts of `arriving.inspect`."""
     found = []
     spark = machine["pyspark"]
     if spark is None or not _is_spark(spark):
@@ -99,35 +99,35 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def unfit(machines: Iterable[Machine]) -> ClusterUnfit | None:
     """The error for the machines that lack something, those that lack the same together; None if all are fit."""
-    told: dict[str, set[str]] = {}
+    by_defects: dict[str, set[str]] = {}
     ways_out: dict[str, None] = {}
     for each in machines:
         if lacks := defects(each):
             python = f"{each['python']} (Python {each['python_version']}) on {each['host']}"
-            told.setdefault(", ".join(defect.what for defect in lacks), set()).add(python)
+            by_defects.setdefault(", ".join(defect.what for defect in lacks), set()).add(python)
             ways_out |= dict.fromkeys(defect.way_out for defect in lacks)
-    if not told:
+    if not by_defects:
         return None
-    kinds = sorted(told.items(), key=lambda kind: (-len(kind[1]), kind[0]))
+    kinds = sorted(by_defects.items(), key=lambda kind: (-len(kind[1]), kind[0]))
     named = _some([f"{_some(sorted(pythons))}: {lacks}" for lacks, pythons in kinds], "; ")
     return _unfit(named, "; ".join(ways_out))
 
 
-def _some(told: Sequence[str], between: str = ", ") -> str:
+def _some(by_defects: Sequence[str], between: str = ", ") -> str:
     """The first ones, and how many more there are."""
-    more = len(told) - _NAMED_MAX
-    return between.join(told[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    more = len(by_defects) - _NAMED_MAX
+    return between.join(by_defects[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def not_ended(patience: float, ended: int, tasks: int) -> ClusterUnfit:
     """The error if not all tasks of the check have ended within `patience` seconds."""
     if not ended:
         return ClusterUnfit(
-            f"no executor answered within {patience:g} s; look whether the cluster has free cores and memory for"
+            f"no executor answered within {patience:g} s; check whether the cluster has free cores and memory for"
             " spark.executor.memory, and whether its nodes reach the driver at spark.driver.host"
         )
     return ClusterUnfit(
-        f"executors answered, but only {ended} of {tasks} tasks that look at them ended within {patience:g} s; {_LOGS},"
+        f"executors answered, but only {ended} of {tasks} tasks that inspect them ended within {patience:g} s; {_LOGS},"
         " or wait longer with register(spark, patience=…)"
     )
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 300.0  # a packed environment may be large
 # How long it looks for executors that have not answered yet, when others have: they may be busy.
 _OTHERS_S: Final = 10.0
-_LOOK_AGAIN_S: Final = 1.0
+_INSPECT_AGAIN_S: Final = 1.0
 # Spark imports from archives of these kinds alone.
 _IMPORTED: Final = (".zip", ".egg", ".jar")
 # The wheels that the contexts have given to their executors.
@@ -100,14 +100,14 @@ def _send_wheel(context: SparkContext) -> None:
 
 def _machines(context: SparkContext, patience: float) -> list[Machine]:
     """What the executors of this moment are and have. Spark chooses who gets a task, so it is asked again."""
-    found = _look(context, patience)
+    found = _inspect(context, patience)
     deadline = time.monotonic() + _OTHERS_S
     while (missing := _executors(context) - len({(each["host"], each["process"]) for each in found})) > 0:
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_INSPECT_AGAIN_S)
         if (left := deadline - time.monotonic()) <= 0:
             log.warning("%d executors were busy for %g s and are not checked", missing, _OTHERS_S)
             break
-        found += _look(context, left, others=True)
+        found += _inspect(context, left, others=True)
     return found
 
 
@@ -117,16 +117,16 @@ def _executors(context: SparkContext) -> int:
     return known - 1
 
 
-def _look(context: SparkContext, patience: float, *, others: bool = False) -> list[Machine]:
+def _inspect(context: SparkContext, patience: float, *, others: bool = False) -> list[Machine]:
     """What the executors say that Spark gives a task to. others: some have answered before, so none needs to."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    look, packages, ended = arriving.look, tuple(PACKAGES), context.accumulator(0)
+    inspect, packages, ended = arriving.inspect, tuple(PACKAGES), context.accumulator(0)
 
     def answer(_: int) -> Machine:
         ended.add(1)
-        return look(packages)
+        return inspect(packages)
 
     # Several for each: an executor that is fast gets more than one.
     tasks = 4 * max(_executors(context), 1)

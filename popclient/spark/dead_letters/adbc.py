@@ -31,7 +31,7 @@ def errors() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def connected_beside(own: Any) -> Iterator[Connection]:
+def second_connection(own: Any) -> Iterator[Connection]:
     """A second connection to the server of psycopg's connection, with its settings.
 
     Raises `ValueError` if the driver is not installed, and one of `errors` if it cannot connect.

@@ -27,10 +27,10 @@ _NO_BYTES: Final[ColumnElement[int]] = literal_column("-1")
 def aggregates(rows: Select[Any], sources: Sequence[ViewSource]) -> Select[Any]:
     """The query for one row: the number of rows, and their columns."""
     page = rows.subquery("page")
-    return select(func.count(), *(each for source in sources for each in _told(page.c[source.name], source)))
+    return select(func.count(), *(each for source in sources for each in _aggregates_of(page.c[source.name], source)))
 
 
-def _told(column: ColumnElement[Any], source: ViewSource) -> Iterator[ColumnElement[Any]]:
+def _aggregates_of(column: ColumnElement[Any], source: ViewSource) -> Iterator[ColumnElement[Any]]:
     no_bytes: ColumnElement[Any] = literal_column("''::bytea")
     if source.kind == pa.int64():
         yield func.string_agg(func.int8send(func.coalesce(column, literal_column(f"({_NULL_NUMBER})"))), no_bytes)
@@ -44,15 +44,15 @@ def _told(column: ColumnElement[Any], source: ViewSource) -> Iterator[ColumnElem
 
 def arrays_of(count: int, values: Sequence[Any], sources: Sequence[ViewSource]) -> dict[ViewSource, pa.Array] | None:
     """The columns of such a row; None if a text has one of the control characters."""
-    told = iter(values)
+    values_left = iter(values)
     arrays = {}
     for source in sources:
         if source.kind == pa.int64():
-            found = _numbers(next(told))
+            found = _numbers(next(values_left))
         elif source.kind == pa.binary():
-            found = _bytes(next(told), next(told))
+            found = _bytes(next(values_left), next(values_left))
         else:
-            found = _texts(count, next(told), next(told))
+            found = _texts(count, next(values_left), next(values_left))
         if found is None:
             return None
         arrays[source] = found
@@ -66,9 +66,9 @@ def _numbers(sent: bytes) -> pa.Array:
 
 
 def _bytes(joined: bytes | None, lengths: bytes) -> pa.Array:
-    told = _int64(lengths)
-    null = pc.less(told, 0)
-    ends = pc.cumulative_sum(pc.if_else(null, 0, told)).cast(pa.int32())
+    values_left = _int64(lengths)
+    null = pc.less(values_left, 0)
+    ends = pc.cumulative_sum(pc.if_else(null, 0, values_left)).cast(pa.int32())
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     found = pa.Array.from_buffers(pa.binary(), len(ends), [None, offsets.buffers()[1], pa.py_buffer(joined or b"")])
     return pc.if_else(null, None, found) if pc.any(null).as_py() else found

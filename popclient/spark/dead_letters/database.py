@@ -22,7 +22,7 @@ BUSY_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 10
 # How long a query that has begun waits for a database that fails over: Patroni replaces a silent primary after 30 s.
 PATIENCE_S = 60.0
-LOOK_AGAIN_S = 0.5
+RETRY_S = 0.5
 # A connection is lost or refused; the server ends or starts; a standby's replay needs the rows.
 _LOST = re.compile("08...|57P0.|40001")
 # What a session is set to, whatever the database and the role have. ADBC's connection has the same.
@@ -74,11 +74,11 @@ def connected(url: str) -> Iterator[Connection]:
             yield conn
     except _reasons(engine) as error:
         own = error.orig if isinstance(error, DBAPIError) else error
-        said, state = str(own).strip().splitlines()[0], getattr(own, "sqlstate", None)
-        is_old = state in _NO_SUCH if state else _OLD_SCHEMA.search(said)  # of SQLite and ADBC there are only words
+        message, state = str(own).strip().splitlines()[0], getattr(own, "sqlstate", None)
+        is_old = state in _NO_SUCH if state else _OLD_SCHEMA.search(message)  # of SQLite and ADBC there are only words
         way_out = "; make its schema with: popmq db upgrade" if is_old else ""
         kind = DatabaseGone if _may_come_back(engine, own) else ValueError
-        raise kind(f"option url={_shown(where)} cannot be read: {said}{way_out}") from error
+        raise kind(f"option url={_shown(where)} cannot be read: {message}{way_out}") from error
 
 
 def _may_come_back(engine: Engine, own: BaseException | None) -> bool:
@@ -116,7 +116,7 @@ class Patience:
             self._until = time.monotonic() + self._limit_s
         if time.monotonic() >= self._until:
             return False
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(RETRY_S)
         return True
 
 
@@ -158,7 +158,7 @@ def _shown(url: URL) -> str:
 
 
 class KeptConnection:
-    """A connection that is kept between the looks of an idle stream, because opening one costs more than a look.
+    """A connection that is kept between the queries of an idle stream, because opening one costs more than a query.
 
     Opened by the first `ask`, and kept until `close`. Unpickled, it is closed.
     """

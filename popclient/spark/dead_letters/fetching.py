@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 from sqlalchemy import Connection, bindparam
 
-from popclient.spark.dead_letters.adbc import Copies, connected_beside
+from popclient.spark.dead_letters.adbc import Copies, second_connection
 from popclient.spark.dead_letters.adbc import errors as adbc_errors
 from popclient.spark.dead_letters.aggregated import aggregates, arrays_of
 from popclient.spark.dead_letters.columns import BODY, VIEWS, Page, ViewSource
@@ -69,22 +69,22 @@ def _fetcher(
     own: Any = conn.connection.driver_connection
     with ExitStack() as stack:
         if options.driver == ADBC:
-            beside = stack.enter_context(connected_beside(own))
+            second = stack.enter_context(second_connection(own))
         # Without bodies, aggregated columns are faster; for one page a second connection costs too much.
         elif options.driver == AUTO and is_long and BODY in sources and has_adbc():
-            beside = _connected_if_possible(stack, own)
+            second = _connected_if_possible(stack, own)
         else:
-            beside = None
-        if beside is None:
+            second = None
+        if second is None:
             yield Columns(conn, Statement.of(conn, aggregates(query, sources)), sources, rows)
         else:
-            yield Copies(beside, own, Statement.of(conn, query), sources)
+            yield Copies(second, own, Statement.of(conn, query), sources)
 
 
 def _connected_if_possible(stack: ExitStack, own: Any) -> Any:
     """The user has not chosen ADBC, so a read does not fail without it."""
     try:
-        return stack.enter_context(connected_beside(own))
+        return stack.enter_context(second_connection(own))
     except Exception as error:
         if not isinstance(error, (ValueError, *adbc_errors())):
             raise
@@ -134,14 +134,14 @@ class Columns:
         if not count:
             return None
         arrays = arrays_of(count, values, self._sources)
-        return self._rows.page(first, self._last_told(count, values)) if arrays is None else arrays
+        return self._rows.page(first, self._last_key(count, values)) if arrays is None else arrays
 
-    def _last_told(self, count: int, values: Sequence[Any]) -> int:
+    def _last_key(self, count: int, values: Sequence[Any]) -> int:
         """The page's last key. By rows, the driver keeps the whole result in memory, so it must not ask for more."""
         keys = self._sources[:1]
-        told = arrays_of(count, values, keys)
-        assert told is not None, "keys are numbers"
-        last: int = told[keys[0]][-1].as_py()
+        key_array = arrays_of(count, values, keys)
+        assert key_array is not None, "keys are numbers"
+        last: int = key_array[keys[0]][-1].as_py()
         return last
 
 

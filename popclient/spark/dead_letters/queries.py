@@ -132,7 +132,7 @@ def _narrowed(query: Select[Any], options: DeadLetterOptions) -> Select[Any]:
 _SHOWN_MAX: Final = 20
 
 
-def require_known(conn: Connection, options: DeadLetterOptions) -> None:
+def require_existing(conn: Connection, options: DeadLetterOptions) -> None:
     """For options that select no rows. Raises `ValueError` with the names that are known."""
     if options.plan_id is not None:
         _require(

@@ -21,7 +21,7 @@ from popclient.spark.dead_letters.columns import BODY, BODY_ENCODING, PROPERTIES
 from popclient.spark.dead_letters.database import PATIENCE_S, DatabaseGone, Patience, connected
 from popclient.spark.dead_letters.fetching import pages
 from popclient.spark.dead_letters.options import DeadLetterOptions
-from popclient.spark.dead_letters.queries import Ids, require_known
+from popclient.spark.dead_letters.queries import Ids, require_existing
 
 
 class IdRange(InputPartition):
@@ -47,7 +47,7 @@ class ViewReader(DataSourceReader):
             ids = Ids(conn, self._options)
             first, last = ids.first(), ids.last()
             if first is None:
-                require_known(conn, self._options)
+                require_existing(conn, self._options)
         return [] if first is None or last is None else split(first, last, self._options.num_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from popclient.spark.checkpoint import VERSION, IdlePauses, numbers_of
 from popclient.spark.dead_letters.database import KeptConnection
 from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
 from popclient.spark.dead_letters.options import DeadLetterOptions
-from popclient.spark.dead_letters.queries import Ids, require_known
+from popclient.spark.dead_letters.queries import Ids, require_existing
 from popclient.spark.dead_letters.reading import ViewPages, split
 
 
@@ -42,7 +42,7 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pauses = IdlePauses(now, sleep)
         self._initial: int | None = None
         self._last_of_all: int | None = None  # the end of an availableNow query
-        self._looked: _LastLook | None = None
+        self._last_scan: _LastScan | None = None
 
     def initialOffset(self) -> dict[str, int]:
         """Before the first dead letter that the options select. Spark asks twice and needs the same answer."""
@@ -70,11 +70,11 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(end)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The newest dead letter of the last look, for the query's progress, and whose dead letters they are."""
-        if self._looked is None:
+        """The newest dead letter of the last scan, for the query's progress, and whose dead letters they are."""
+        if self._last_scan is None:
             newest = self._database.ask(lambda conn: Ids(conn, self._options).newest())
         else:
-            newest = self._looked.newest
+            newest = self._last_scan.newest
         return {**_offset(newest), "group": self._options.consumer_group, "topic": self._options.topic}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
@@ -99,26 +99,26 @@ class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ids = Ids(conn, self._options)
         newest, first = ids.newest(), ids.first()
         if first is None:
-            require_known(conn, self._options)
+            require_existing(conn, self._options)
         return newest if first is None else first - 1
 
     def _end(self, conn: Connection, after: int, rows: int | None) -> int | None:
-        """The last id of the next batch; skips ids that the last look has passed already."""
+        """The last id of the next batch; skips ids that the last scan has passed already."""
         found = Ids(conn, self._options)
         newest = found.newest()
         if self._last_of_all is not None:
             newest = min(newest, self._last_of_all)
-        passed = self._looked.passed if self._looked is not None and self._looked.after == after else after
+        passed = self._last_scan.passed if self._last_scan is not None and self._last_scan.after == after else after
         end = found.nth(passed, newest, rows) if rows is not None else None
         end = found.last(passed, newest) if end is None else end
         passed = max(passed, newest) if end is None else after
         self._pauses.note(after, is_idle=end is None)
-        self._looked = _LastLook(after, passed, newest)
+        self._last_scan = _LastScan(after, passed, newest)
         return end
 
 
-class _LastLook(NamedTuple):
-    """A look for dead letters after an id. The options select none up to `passed`; `newest` was the newest of all."""
+class _LastScan(NamedTuple):
+    """A scan for dead letters after an id. The options select none up to `passed`; `newest` was the newest of all."""
 
     after: int
     passed: int

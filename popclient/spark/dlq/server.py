@@ -61,7 +61,7 @@ def of_group(group: str, rows: Iterator[Row]) -> Iterator[Row]:
         yield row
 
 
-def tried_again(
+def with_retries(
     call: Callable[[], Answer],
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -94,7 +94,7 @@ def _purge(config: ClientConfig, group: str, rows: Iterator[Row]) -> Iterator[in
     with server(config) as admin:
         while step := tuple(islice(ids, STEP_MAX)):
             selection = DeadLetterSelection(group, ids=step, redriven_too=True)
-            yield tried_again(partial(admin.purge_dead_letters, selection))
+            yield with_retries(partial(admin.purge_dead_letters, selection))
 
 
 REPAIRS_BYTES_MAX: Final = 1024 * 1024  # of one call; less than the server's limit for a request
@@ -178,15 +178,15 @@ def _summed_up(plan_id: str, sent: Iterable[_Sent]) -> Redriven:
 
 def _send(order: _Order, rows: Iterator[Row]) -> Iterator[_Sent]:
     """Runs in a worker: sends a partition's rows, and counts the results."""
-    told: Counter[tuple[str, str, str]] = Counter()
+    results: Counter[tuple[str, str, str]] = Counter()
     pace = Pace(order.rate)
     with server(order.config) as admin:
         for orders in in_parts(_orders(order, rows), _size, REPAIRS_BYTES_MAX, pace.step):
             pace.await_turn()
-            redrives = tried_again(partial(_call, admin, order, orders))
-            told.update((each.state, each.change, each.note) for each in redrives)
+            redrives = with_retries(partial(_call, admin, order, orders))
+            results.update((each.state, each.change, each.note) for each in redrives)
             pace.spent(len(orders))
-    return (_Sent(*key, messages) for key, messages in told.items())
+    return (_Sent(*key, messages) for key, messages in results.items())
 
 
 def _call(admin: Admin, order: _Order, orders: Sequence[RedriveOrder]) -> list[Redrive]:

@@ -20,7 +20,7 @@ from popclient.spark.journal.receiving import JournalWriter
 from popclient.spark.message_columns import MessageColumns
 
 # Seconds that a trigger waits for a message; without it Spark asks about ninety times a second.
-LOOK_AGAIN_S: Final = 0.5
+WAIT_S: Final = 0.5
 
 
 class Segments(InputPartition):
@@ -63,7 +63,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         journal.require(seq)
         if self._until_ms is None:
             self._receive(seq)
-            journal.wait_beyond(seq, LOOK_AGAIN_S)
+            journal.wait_beyond(seq, WAIT_S)
         elif self._target is None:
             self._wait_until_quiet_beyond(seq)
         if journal.failure is not None:

@@ -15,7 +15,7 @@ from popclient.spark.lease.options import LeaseOptions
 log = logging.getLogger(__name__)
 
 # Spark asks at every trigger; older numbers are asked for again.
-LOOK_EVERY_S: Final = 5.0
+QUERY_EVERY_S: Final = 5.0
 
 
 class LeaseBacklog:
@@ -25,17 +25,17 @@ class LeaseBacklog:
         self._options = options
         self._names = {"v": VERSION, "group": options.group, "topic": options.topic}
         self._facts: dict[str, Any] = self._names
-        self._looked_at = -LOOK_EVERY_S
+        self._queried_at = -QUERY_EVERY_S
 
     def facts(self) -> dict[str, Any]:
         """`group` and `topic`; `lag`: messages that are ready; `inflight`: messages that this query or another consumer
         holds."""
-        if time.monotonic() - self._looked_at >= LOOK_EVERY_S:
-            self._looked_at = time.monotonic()
-            self._facts = self._look()
+        if time.monotonic() - self._queried_at >= QUERY_EVERY_S:
+            self._queried_at = time.monotonic()
+            self._facts = self._query()
         return self._facts
 
-    def _look(self) -> dict[str, Any]:
+    def _query(self) -> dict[str, Any]:
         try:
             with Admin(self._options.server) as admin:
                 lags = admin.list_lag(self._options.group, self._options.topic)

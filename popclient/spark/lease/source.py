@@ -61,7 +61,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         holding.settle(done)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_messages
         found = holding.receive(done.seq + 1, most, new=self._may_receive())
-        self._rest(found)
+        self._pause_if_idle(found)
         return found.offset() if found.messages else start
 
     def reportLatestOffset(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _may_receive(self) -> bool:
         return self._end is None or not self._end.is_passed()
 
-    def _rest(self, found: Lease) -> None:
+    def _pause_if_idle(self, found: Lease) -> None:
         if found.messages:
             self._pause_s = None
         elif self._end is None:

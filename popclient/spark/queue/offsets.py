@@ -47,13 +47,13 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-def written(place: QueueOffsets) -> dict[str, Any]:
+def written(position: QueueOffsets) -> dict[str, Any]:
     """For Spark's checkpoint."""
-    offset: dict[str, Any] = {"v": VERSION, "q": _named(place.offsets)}
-    if place.begun:
-        offset["begun"] = _named(place.begun)
-    if place.created:
-        offset["created"] = dict(sorted(place.created.items()))
+    offset: dict[str, Any] = {"v": VERSION, "q": _named(position.offsets)}
+    if position.begun:
+        offset["begun"] = _named(position.begun)
+    if position.created:
+        offset["created"] = dict(sorted(position.created.items()))
     return offset
 
 

@@ -27,17 +27,17 @@ class ProgressReporter:
 
     def __init__(self, options: QueueReadOptions) -> None:
         self._options = options
-        self._told: dict[MessageQueue, int] = {}
+        self._committed: dict[MessageQueue, int] = {}
         self._resets: dict[MessageQueue, int] = {}
         self._is_first = True
 
-    def tell(self, done: Offsets) -> None:
+    def report(self, done: Offsets) -> None:
         """Commits these offsets. A failure is logged; the next call repeats it.
 
         The first call raises failures that are permanent: a PopError, or `ValueError` for a group that consumes message
         by message, and so has no offsets.
         """
-        news = {queue: offset for queue, offset in done.items() if self._told.get(queue) != offset}
+        news = {queue: offset for queue, offset in done.items() if self._committed.get(queue) != offset}
         if not news:
             return
         link = link_to(self._options.server, self._options.group)
@@ -58,7 +58,7 @@ class ProgressReporter:
             )
             self._resets.clear()
         else:
-            self._told.update(news)
+            self._committed.update(news)
         self._is_first = False
 
     async def _commit(self, session: Session, news: Offsets) -> None:

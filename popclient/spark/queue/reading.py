@@ -89,7 +89,7 @@ class RangeReader:
                 columns=self._columns.sources,
             ):
                 if chunk.next_offset is None:
-                    position.heed_ends(chunk.min_offset, chunk.max_offset)
+                    position.check_ends(chunk.min_offset, chunk.max_offset)
                 else:
                     if chunk.arrow:
                         yield from self._columns.of_chunk(chunk.arrow)
@@ -101,9 +101,9 @@ class RangeReader:
             came_from = position.offset
             pulled = link.ask(lambda session: self._pull(session, position))
             if pulled.code == pb.ILLEGAL_OFFSET and pulled.next_offset > position.offset:
-                position.heed_begin(pulled.next_offset)
+                position.queue_begins_at(pulled.next_offset)
             elif pulled.code == pb.ILLEGAL_OFFSET or pulled.next_offset == position.offset:
-                position.heed_end(pulled.next_offset)
+                position.queue_ends_at(pulled.next_offset)
             else:
                 yield from (each for each in pulled.messages if each.queue_offset < position.end)
                 position.advance(pulled.next_offset)
@@ -141,19 +141,19 @@ class Position:
         if self.offset == came_from and not self.is_done:
             raise UnexpectedAnswer(f"a pull of queue {self.queue} at offset {came_from} has made no progress")
 
-    def heed_ends(self, min_offset: int, max_offset: int) -> None:
+    def check_ends(self, min_offset: int, max_offset: int) -> None:
         if min_offset > self.offset:
-            self.heed_begin(min_offset)
+            self.queue_begins_at(min_offset)
         if max_offset < self.end:
-            self.heed_end(max_offset)
+            self.queue_ends_at(max_offset)
 
-    def heed_begin(self, min_offset: int) -> None:
+    def queue_begins_at(self, min_offset: int) -> None:
         """The queue begins at this offset."""
         gone = min(min_offset, self.end) - 1
         self._lost(f"offsets {self.offset} to {gone} were removed, and the queue begins at {min_offset}")
         self.advance(min_offset)
 
-    def heed_end(self, max_offset: int) -> None:
+    def queue_ends_at(self, max_offset: int) -> None:
         """The queue ends at this offset, before the planned end: the topic was recreated."""
         self._lost(f"it ends at {max_offset}, before offset {self.end - 1}: the topic was recreated")
         self.end = max(max_offset, 0)

@@ -21,7 +21,7 @@ from popclient.spark.queue.options import QueueReadOptions
 from popclient.spark.queue.progress import ProgressReporter
 from popclient.spark.queue.reading import RangeReader, Ranges, report_loss
 
-TOPICS_AGAIN_S: Final = 5.0  # between two looks for new topics of a pattern
+TOPICS_AGAIN_S: Final = 5.0  # between two searches for new topics of a pattern
 
 
 class QueueReader(DataSourceReader):
@@ -34,9 +34,9 @@ class QueueReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The messages between the bounds that are stored now; later ones belong to the next data frame."""
-        places = QueueEnds(self._options)
-        ends = places.ends(places.topics())
-        starting, ending = places.at(self._options.starting, ends), places.at(self._options.ending, ends)
+        queue_ends = QueueEnds(self._options)
+        ends = queue_ends.ends(queue_ends.topics())
+        starting, ending = queue_ends.at(self._options.starting, ends), queue_ends.at(self._options.ending, ends)
         found = ranges(QueueOffsets(starting), QueueOffsets(ending))
         return [Ranges(each) for each in partitioned(found, self._options.min_partitions)]
 
@@ -57,15 +57,15 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options.refuse_in_a_stream()
         self._options = options
         self._reader = RangeReader(options, schema)
-        self._places = QueueEnds(options)
-        self._mirror = ProgressReporter(options)
+        self._queue_ends = QueueEnds(options)
+        self._progress = ProgressReporter(options)
         self._now = now
         self._pauses = IdlePauses(now, sleep)
         self._initial: QueueOffsets | None = None
         self._topics: _Topics | None = None
         self._target: Mapping[MessageQueue, Ends] | None = None  # the end of an availableNow query
-        self._looked: _Looked | None = None
-        self._replayed: Offsets = offsets.NONE  # the end of a batch that is repeated, in front of the first look
+        self._last_plan: _LastPlan | None = None
+        self._replayed: Offsets = offsets.NONE  # the end of a batch that is repeated, before the first search
 
     # ---- Offsets ----
 
@@ -73,7 +73,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """As the options say. Spark asks twice and needs the same answer."""
         if self._initial is None:
             ends = self._present_ends()
-            self._initial = QueueOffsets(self._places.at(self._options.starting, ends), created=created(ends))
+            self._initial = QueueOffsets(self._queue_ends.at(self._options.starting, ends), created=created(ends))
         return offsets.written(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -86,22 +86,24 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` itself while there is nothing new. Spark has committed all before `start`,
         so this is shown as the group's progress."""
-        place = offsets.read(start)
+        position = offsets.read(start)
         if self._target is None:
-            self._pauses.wait(place.offsets)
+            self._pauses.wait(position.offsets)
         ends = self._present_ends()
-        self._check_there(place, ends)
-        self._mirror.tell({queue: offset for queue, offset in place.offsets.items() if _is_there(place, queue, ends)})
-        end = self._next(place, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        is_idle = not place.leads_to(end)
-        self._pauses.note(place.offsets, is_idle=is_idle)
-        self._looked = _Looked(end.offsets, ends)
+        self._check_positions(position, ends)
+        self._progress.report(
+            {queue: offset for queue, offset in position.offsets.items() if _has_next_offset(position, queue, ends)}
+        )
+        end = self._next(position, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        is_idle = not position.leads_to(end)
+        self._pauses.note(position.offsets, is_idle=is_idle)
+        self._last_plan = _LastPlan(end.offsets, ends)
         return start if is_idle else offsets.written(end)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """The ends of the queues, for the query's progress; the group; and `lag`: the messages beyond the batch."""
-        there = self._ends() if self._looked is None else self._looked.ends
-        planned = self._replayed if self._looked is None else self._looked.planned
+        there = self._ends() if self._last_plan is None else self._last_plan.ends
+        planned = self._replayed if self._last_plan is None else self._last_plan.planned
         lag = sum(
             max(0, ends.max_offset - max(planned.get(queue, 0), ends.min_offset)) for queue, ends in there.items()
         )
@@ -130,15 +132,15 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self) -> dict[MessageQueue, Ends]:
         now = self._now()
         if self._topics is None or now - self._topics.at >= TOPICS_AGAIN_S:
-            self._topics = _Topics(self._places.topics(), now)
-        return self._places.ends(self._topics.names)
+            self._topics = _Topics(self._queue_ends.topics(), now)
+        return self._queue_ends.ends(self._topics.names)
 
     def _next(self, start: QueueOffsets, ends: Mapping[MessageQueue, Ends], limit: int | None) -> QueueOffsets:
         """The next offsets. A queue that is new, or has lost its next message, is read from its beginning."""
         begun = {
             queue: there.min_offset
             for queue, there in ends.items()
-            if not (_is_there(start, queue, ends) and there.min_offset <= start.offsets[queue])
+            if not (_has_next_offset(start, queue, ends) and there.min_offset <= start.offsets[queue])
         }
         froms = {queue: begun.get(queue, start.offsets.get(queue, 0)) for queue in ends}
         waiting = {queue: there.max_offset - froms[queue] for queue, there in ends.items()}
@@ -149,7 +151,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             {queue: froms[queue] + shares.get(queue, 0) for queue in ends}, begun, known | created(ends)
         )
 
-    def _check_there(self, start: QueueOffsets, ends: Mapping[MessageQueue, Ends]) -> None:
+    def _check_positions(self, start: QueueOffsets, ends: Mapping[MessageQueue, Ends]) -> None:
         """Fails the query, or logs a warning, if messages are gone that were next to be read."""
         for queue, offset in sorted(start.offsets.items()):
             named, there = f"of topic {queue.topic}, queue {queue.queue_id}", ends.get(queue)
@@ -168,7 +170,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         report_loss(sentence, fail=self._options.fail_on_data_loss)
 
 
-def _is_there(start: QueueOffsets, queue: MessageQueue, ends: Mapping[MessageQueue, Ends]) -> bool:
+def _has_next_offset(start: QueueOffsets, queue: MessageQueue, ends: Mapping[MessageQueue, Ends]) -> bool:
     """Does the queue still have the next offset?"""
     there, offset = ends.get(queue), start.offsets.get(queue)
     if there is None or offset is None:
@@ -187,7 +189,7 @@ class _Topics(NamedTuple):
     at: float
 
 
-class _Looked(NamedTuple):
+class _LastPlan(NamedTuple):
     """The ends of the queues as they were seen last, and the end of the batch that was planned by them."""
 
     planned: Offsets

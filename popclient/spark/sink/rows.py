@@ -49,7 +49,7 @@ class MessageIds:
         query = hashlib.blake2b(part.query.encode(), digest_size=_QUERY_BYTES).hexdigest()
         batch = part.batch_id % (1 << 8 * _BATCH_BYTES)
         self._head = f"01{query}{batch:0{2 * _BATCH_BYTES}x}".upper()
-        self._place = hashlib.blake2b(json.dumps(part).encode(), digest_size=_DIGEST_BYTES)
+        self._part_hash = hashlib.blake2b(json.dumps(part).encode(), digest_size=_DIGEST_BYTES)
         self._like: Counter[bytes] = Counter()
 
     def of(self, body: bytes, others: str) -> str:
@@ -60,7 +60,7 @@ class MessageIds:
         content = row.digest()
         before = self._like[content]
         self._like[content] = before + 1
-        digest = self._place.copy()
+        digest = self._part_hash.copy()
         digest.update(content)
         digest.update(b"%d" % before)
         return self._head + digest.hexdigest().upper()

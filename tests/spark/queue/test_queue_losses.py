@@ -90,7 +90,7 @@ def test_a_topic_that_was_made_anew(seen: Seen, admin: Admin) -> None:
     assert numbers(seen.rows(lenient, lenient.partitions(end, next_offset(lenient, end)))) == list(range(8))
 
 
-def made_anew(admin: Admin, clock: EmbeddedClock) -> None:
+def topic_recreated(admin: Admin, clock: EmbeddedClock) -> None:
     admin.delete_topic("flights")
     clock.advance("1s")
     admin.create_topic("flights", queue_count=QUEUES)
@@ -104,7 +104,7 @@ def test_a_topic_that_was_made_anew_and_is_as_long_by_now(
     strict, lenient = seen.stream(), seen.stream(failOnDataLoss="false")
     end = next_offset(strict, strict.initialOffset())
     next_offset(strict, end)
-    made_anew(admin, pop_clock)
+    topic_recreated(admin, pop_clock)
     seen.send(count)
     with pytest.raises(DataLoss, match=r"topic flights, queue \d: offset \d+ was next, and the topic was recreated"):
         next_offset(strict, end)
@@ -126,12 +126,12 @@ def test_a_checkpoint_that_does_not_know_its_topic_yet_learns_it(
     learned = next_offset(source, unknown)
     assert learned == end
     assert list(source.partitions(unknown, learned)) == []
-    source._places._may_administrate = False
+    source._queue_ends._may_administrate = False
     assert next_offset(source, learned) == learned, "and keeps it without the right to ask"
     seen.send(10, first=100)
     later = next_offset(source, learned)
     assert later["created"] == end["created"]
-    made_anew(admin, pop_clock)
+    topic_recreated(admin, pop_clock)
     seen.send(200)
     with pytest.raises(DataLoss, match="was recreated"):
         next_offset(seen.stream(), later)

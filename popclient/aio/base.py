@@ -1,5 +1,4 @@
-# Made by scripts/unasync.py from popclient/aio/face.py. Do not edit.
-"""What all asyncio clients have: their life, and who they are."""
+"""The base of all asyncio clients: their start and end, and their ids."""
 
 from __future__ import annotations
 
@@ -8,9 +7,9 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from popclient._arguments import not_copied
 from popclient._engine.life import ConsumerLife
-from popclient._loop import LoopThread
+from popclient._loop import Here
 from popclient._session.session import Session
-from popclient._sync.signals import Ending
+from popclient.aio.signals import Ending
 from popclient.config import ClientConfig
 
 
@@ -22,12 +21,12 @@ AnyCore = TypeVar("AnyCore", bound=Core)
 ListenerCore = TypeVar("ListenerCore", bound=ConsumerLife)
 
 
-class Face(ABC, Generic[AnyCore]):
+class BaseClient(ABC, Generic[AnyCore]):
     """A client as users see it; it calls its core over a bridge. A block starts the client, and closes it."""
 
     __reduce__ = not_copied
     _config: ClientConfig
-    _bridge: LoopThread
+    _bridge: Here
     _core: AnyCore
 
     @property
@@ -41,39 +40,39 @@ class Face(ABC, Generic[AnyCore]):
         return self._core.session.healthy
 
     @abstractmethod
-    def start(self) -> None: ...
+    async def start(self) -> None: ...
 
     @abstractmethod
-    def close(self) -> None: ...
+    async def close(self) -> None: ...
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         try:
-            self.start()
+            await self.start()
         except BaseException:
-            self.close()
+            await self.close()
             raise
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.close()
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        await self.close()
 
     def __repr__(self) -> str:
         group = "" if self._core.session.group is None else f" group={self._core.session.group!r}"
-        return f"<{type(self).__name__} {self._config.endpoints}{group} {self._state}>"
+        return f"<aio.{type(self).__name__} {self._config.endpoints}{group} {self._state}>"
 
     @property
     def _state(self) -> str:
         return "healthy" if self.healthy else "not connected"
 
 
-class ConsumerFace(Face[AnyCore]):
+class BaseConsumer(BaseClient[AnyCore]):
     @property
     def group(self) -> str:
         """The name of its consumer group."""
         return self._core.session.group or ""
 
 
-class ListenerConsumer(ConsumerFace[ListenerCore]):
+class ListenerConsumer(BaseConsumer[ListenerCore]):
     """A consumer that calls a listener."""
 
     @property
@@ -81,7 +80,7 @@ class ListenerConsumer(ConsumerFace[ListenerCore]):
         """Is the session with the server up, and has nothing ended this consumer?"""
         return super().healthy and self._core.refusal is None
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Consumes until `close`, SIGTERM or SIGINT, and closes the consumer.
 
         It takes signals in the main thread alone. Raises the server's refusal if that ends it: its rights were
@@ -89,8 +88,8 @@ class ListenerConsumer(ConsumerFace[ListenerCore]):
         """
         with Ending() as ending:
             self._core.when_ended = ending.set
-            with self:
-                ending.wait()
+            async with self:
+                await ending.wait()
                 ending.restore_signals()  # a second signal does not wait for the draining
         self._core.raise_refusal()
 
@@ -98,11 +97,11 @@ class ListenerConsumer(ConsumerFace[ListenerCore]):
         """Raises the refusal that has ended the consumer, if there is one. `run` does so by itself."""
         self._core.raise_refusal()
 
-    def _start(self) -> None:
+    async def _start(self) -> None:
         self._bridge.close_at_exit(self._core)
-        self._bridge.run(self._core.start)
+        await self._bridge.run(self._core.start)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Receives nothing more, waits up to `drain_timeout` for calls of the listener that have begun, settles what
         they have consumed, and ends the session within `close_timeout`.
 
@@ -113,4 +112,4 @@ class ListenerConsumer(ConsumerFace[ListenerCore]):
         if self._core.is_inside():
             self._bridge.post(lambda: self._core.begin_closing(drain_timeout))
         else:
-            self._bridge.close(lambda: self._core.close(drain_timeout), self._core)
+            await self._bridge.close(lambda: self._core.close(drain_timeout), self._core)

@@ -1,4 +1,5 @@
-"""What all asyncio clients have: their life, and who they are."""
+# Made by scripts/unasync.py from popclient/aio/base.py. Do not edit.
+"""The base of all asyncio clients: their start and end, and their ids."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from popclient._arguments import not_copied
 from popclient._engine.life import ConsumerLife
-from popclient._loop import Here
+from popclient._loop import LoopThread
 from popclient._session.session import Session
-from popclient.aio.signals import Ending
+from popclient._sync.signals import Ending
 from popclient.config import ClientConfig
 
 
@@ -21,12 +22,12 @@ AnyCore = TypeVar("AnyCore", bound=Core)
 ListenerCore = TypeVar("ListenerCore", bound=ConsumerLife)
 
 
-class Face(ABC, Generic[AnyCore]):
+class BaseClient(ABC, Generic[AnyCore]):
     """A client as users see it; it calls its core over a bridge. A block starts the client, and closes it."""
 
     __reduce__ = not_copied
     _config: ClientConfig
-    _bridge: Here
+    _bridge: LoopThread
     _core: AnyCore
 
     @property
@@ -40,39 +41,39 @@ class Face(ABC, Generic[AnyCore]):
         return self._core.session.healthy
 
     @abstractmethod
-    async def start(self) -> None: ...
+    def start(self) -> None: ...
 
     @abstractmethod
-    async def close(self) -> None: ...
+    def close(self) -> None: ...
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         try:
-            await self.start()
+            self.start()
         except BaseException:
-            await self.close()
+            self.close()
             raise
         return self
 
-    async def __aexit__(self, kind: object, *_: object) -> None:
-        await self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         group = "" if self._core.session.group is None else f" group={self._core.session.group!r}"
-        return f"<aio.{type(self).__name__} {self._config.endpoints}{group} {self._state}>"
+        return f"<{type(self).__name__} {self._config.endpoints}{group} {self._state}>"
 
     @property
     def _state(self) -> str:
         return "healthy" if self.healthy else "not connected"
 
 
-class ConsumerFace(Face[AnyCore]):
+class BaseConsumer(BaseClient[AnyCore]):
     @property
     def group(self) -> str:
         """The name of its consumer group."""
         return self._core.session.group or ""
 
 
-class ListenerConsumer(ConsumerFace[ListenerCore]):
+class ListenerConsumer(BaseConsumer[ListenerCore]):
     """A consumer that calls a listener."""
 
     @property
@@ -80,7 +81,7 @@ class ListenerConsumer(ConsumerFace[ListenerCore]):
         """Is the session with the server up, and has nothing ended this consumer?"""
         return super().healthy and self._core.refusal is None
 
-    async def run(self) -> None:
+    def run(self) -> None:
         """Consumes until `close`, SIGTERM or SIGINT, and closes the consumer.
 
         It takes signals in the main thread alone. Raises the server's refusal if that ends it: its rights were
@@ -88,8 +89,8 @@ class ListenerConsumer(ConsumerFace[ListenerCore]):
         """
         with Ending() as ending:
             self._core.when_ended = ending.set
-            async with self:
-                await ending.wait()
+            with self:
+                ending.wait()
                 ending.restore_signals()  # a second signal does not wait for the draining
         self._core.raise_refusal()
 
@@ -97,11 +98,11 @@ class ListenerConsumer(ConsumerFace[ListenerCore]):
         """Raises the refusal that has ended the consumer, if there is one. `run` does so by itself."""
         self._core.raise_refusal()
 
-    async def _start(self) -> None:
+    def _start(self) -> None:
         self._bridge.close_at_exit(self._core)
-        await self._bridge.run(self._core.start)
+        self._bridge.run(self._core.start)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Receives nothing more, waits up to `drain_timeout` for calls of the listener that have begun, settles what
         they have consumed, and ends the session within `close_timeout`.
 
@@ -112,4 +113,4 @@ class ListenerConsumer(ConsumerFace[ListenerCore]):
         if self._core.is_inside():
             self._bridge.post(lambda: self._core.begin_closing(drain_timeout))
         else:
-            await self._bridge.close(lambda: self._core.close(drain_timeout), self._core)
+            self._bridge.close(lambda: self._core.close(drain_timeout), self._core)
