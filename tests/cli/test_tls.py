@@ -42,7 +42,7 @@ def test_a_certificate_is_shown(tmp_path: Path, authority: Authority, capsys: py
     with embedded(tls="tls", tls_dir=tmp_path, tls_client_ca=authority.ca) as broker:
         assert status(broker.endpoint, "--ca", "any", *own) == 0
         assert status(broker.endpoint, "--ca", "any") == UNREACHABLE
-        assert "asks clients for a certificate" in capsys.readouterr().err
+        assert "requires a client certificate" in capsys.readouterr().err
         assert status(broker.endpoint, "--ca", "any", *own[:2]) == USAGE
         assert status(broker.endpoint, *own) == USAGE
 

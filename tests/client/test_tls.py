@@ -130,17 +130,17 @@ def test_a_client_shows_its_certificate(authority: Authority, clients: Authority
         assert sends(endpoint, Tls(ca=authority.ca, cert=alice.cert, key=alice.key))
         assert sends(endpoint, Tls(ca=authority.ca, cert=alice.cert.read_bytes(), key=alice.key.read_bytes()))
         assert sends(endpoint, Tls(insecure=True, cert=alice.cert, key=alice.key))
-        assert "asks clients for a certificate" in words(endpoint, Tls(ca=authority.ca))
+        assert "requires a client certificate" in words(endpoint, Tls(ca=authority.ca))
         mallory = authority.issue("mallory")
         said = words(endpoint, Tls(ca=authority.ca, cert=mallory.cert, key=mallory.key))
-        assert "does not know this client's certificate" in said
+        assert "does not trust the client certificate" in said
         assert str(mallory.cert) in said
 
 
 def test_the_wrong_mode_is_said(authority: Authority) -> None:
     with certified(authority) as endpoint:
         said = words(endpoint, tls=False)
-        assert "speaks TLS alone, or has reached its limit of connections: see the server's log; set tls" in said
+        assert "accepts only TLS, or has reached its limit of connections: see the server's log; set tls" in said
     with served("plaintext") as endpoint:
         assert "speaks no TLS there" in words(endpoint, Tls(ca=authority.ca))
         assert "speaks no TLS there" in words(endpoint, Tls(insecure=True))
@@ -186,7 +186,9 @@ def test_a_bad_file_is_named(authority: Authority, name: str, content: bytes | N
 def test_a_key_of_another_certificate_is_said(authority: Authority) -> None:
     alice, bob = authority.issue("alice"), authority.issue("bob")
     with certified(authority) as endpoint:
-        assert "key and cert do not fit" in words(endpoint, Tls(ca=authority.ca, cert=alice.cert, key=bob.key))
+        assert "key and cert do not belong together" in words(
+            endpoint, Tls(ca=authority.ca, cert=alice.cert, key=bob.key)
+        )
 
 
 @pytest.mark.parametrize("half", [{"cert": "a.pem"}, {"key": "a.key"}, {"insecure": True, "ca": "a.pem"}])
