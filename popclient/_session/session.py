@@ -323,10 +323,9 @@ class Session:
             raise StreamLeft
 
     async def _try_out(self, asked: rpc.VerifyMessageCommand) -> None:
+        status = await self.on_trial(asked.message)
         result = rpc.VerifyMessageResult(nonce=asked.nonce)
-        await self._send_command(
-            rpc.TelemetryCommand(status=await self.on_trial(asked.message), verify_message_result=result)
-        )
+        await self._send_command(rpc.TelemetryCommand(status=status, verify_message_result=result))
 
     def _settings_failed(self, refusal: PopError) -> None:
         """Ends the stream, unless the failure passes and earlier settings are still in force."""
