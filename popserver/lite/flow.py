@@ -131,7 +131,9 @@ class LiteSubscriptions:
         key = PollKey(group.group_id, topic.topic_id, client_id)
         if action is LiteAction.COMPLETE_REMOVE:
             await self._leave(group, topic, client_id)
-        elif not (action is LiteAction.COMPLETE_ADD and self._has(group, key, named) and await self._touch(key)):
+            return
+        has_all = action is LiteAction.COMPLETE_ADD and self._has(group, key, named)
+        if not (has_all and await self._writer.submit(TouchLite(key))):
             await self._change(group, topic, key, action, named, offset)
 
     def left(self, client_id: str) -> None:
@@ -170,11 +172,6 @@ class LiteSubscriptions:
         """Whether the client has exactly these. In an exclusive group only the database knows."""
         known = self.clients.get(key)
         return known is not None and known.lite_topics == named and group.lite is LiteModel.SHARED
-
-    async def _touch(self, key: PollKey) -> bool:
-        """Note that the client is there. False if another server has just removed it."""
-        is_there: bool = await self._writer.submit(TouchLite(key))
-        return is_there
 
     async def _change(
         self,

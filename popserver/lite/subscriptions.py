@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 from sqlalchemy import bindparam, select
 
@@ -42,38 +42,39 @@ class Synced(NamedTuple):
     shares: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SyncLite(Request[Synced]):
-    """A client adds lite topics and removes others; with `is_complete` it removes all that it does not add."""
+R = TypeVar("R")
 
-    phase: ClassVar = Phase.SYNC_LITE
+
+@dataclass(frozen=True, slots=True)
+class _OfClient(Request[R]):
     group: Group
     topic: Topic
     client_id: str
-    add: Collection[str]
-    remove: Collection[str] = ()
-    is_complete: bool = False
-    offset: OffsetOption | None = None
 
     def locks(self) -> Iterable[Locks]:
         return locks_of(GroupQueueKey(self.group.group_id, each.queue_id) for each in self.topic.queues)
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveLite(Request[bool]):
+class SyncLite(_OfClient[Synced]):
+    """A client adds lite topics and removes others; with `is_complete` it removes all that it does not add."""
+
+    phase: ClassVar = Phase.SYNC_LITE
+    add: Collection[str]
+    remove: Collection[str] = ()
+    is_complete: bool = False
+    offset: OffsetOption | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveLite(_OfClient[bool]):
     """A client is gone, with all lite topics of one topic that it subscribed to.
 
     The result is false if it has named its lite topics after `unless_synced_after_ms`, so it is not gone.
     """
 
     phase: ClassVar = Phase.LEAVE_LITE
-    group: Group
-    topic: Topic
-    client_id: str
     unless_synced_after_ms: int | None = None
-
-    def locks(self) -> Iterable[Locks]:
-        return locks_of(GroupQueueKey(self.group.group_id, each.queue_id) for each in self.topic.queues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def _subscribe(tx: Transaction, request: SyncLite, new: Collection[str]) -> None
     _name_again(tx, request, new)
 
 
-def _unsubscribe(tx: Transaction, request: SyncLite | LeaveLite, gone: Collection[str]) -> None:
+def _unsubscribe(tx: Transaction, request: _OfClient[R], gone: Collection[str]) -> None:
     if not gone:
         return
     subscribers.remove(tx.conn, _key(request), gone)
@@ -187,7 +188,7 @@ def _unsubscribe(tx: Transaction, request: SyncLite | LeaveLite, gone: Collectio
     tx.invalidate(subscribers.changed(LITE, _key(request)))
 
 
-def _name_again(tx: Transaction, request: SyncLite | LeaveLite, lite_topics: Collection[str]) -> None:
+def _name_again(tx: Transaction, request: _OfClient[R], lite_topics: Collection[str]) -> None:
     """Write into the rows of these lite topics who gets them now."""
     rows = [
         (request.group.group_id, queue_of_group(request.topic, name).queue_id, name) for name in sorted(lite_topics)
@@ -196,7 +197,7 @@ def _name_again(tx: Transaction, request: SyncLite | LeaveLite, lite_topics: Col
     tx.make_ready(request.topic.topic_id, lite_topics)
 
 
-def _key(request: SyncLite | LeaveLite) -> PollKey:
+def _key(request: _OfClient[R]) -> PollKey:
     return PollKey(request.group.group_id, request.topic.topic_id, request.client_id)
 
 

@@ -130,21 +130,9 @@ _OF_GROUP = dead_letter.c.group_id == bindparam("for_group")
 _IDS = rows_parameter("ids", "dead_letter_id")
 _HAS_ID = dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id))
 # What a redrive records of the dead letters with the ids of the parameter `ids`.
-RECORDED = (
-    select(
-        dead_letter.c.dead_letter_id,
-        dead_letter.c.group_id,
-        dead_letter.c.origin_key,
-        dead_letter.c.origin_topic_id,
-        dead_letter.c.copy_key,
-        dead_letter.c.attempt,
-        dead_letter.c.reason,
-        dead_letter.c.dead_at_ms,
-    )
-    .where(_HAS_ID)
-    .subquery("letter")
-)
-_ROWS = select(*(dead_letter.c[name] for name in DeadLetterRow._fields))
+_COLUMNS = [dead_letter.c[name] for name in DeadLetterRow._fields]
+RECORDED = select(*_COLUMNS[:-2]).where(_HAS_ID).subquery("letter")
+_ROWS = select(*_COLUMNS)
 _FOLLOWING = RowStatement(
     DeadLetterRow,
     _ROWS.where(_OF_GROUP, dead_letter.c.dead_letter_id > bindparam("after"))
@@ -161,12 +149,7 @@ _NEWEST = select(func.max(dead_letter.c.dead_letter_id)).where(_OF_GROUP)
 # By a range, which only the index with both columns has: by equality Postgres may read all dead letters of the group.
 _OF_MESSAGE = RowStatement(
     DeadLetterRow,
-    newest(
-        dead_letter,
-        *(dead_letter.c[name] for name in DeadLetterRow._fields),
-        group_id=bindparam("for_group"),
-        origin_key=bindparam("for_origin"),
-    ),
+    newest(dead_letter, *_COLUMNS, group_id=bindparam("for_group"), origin_key=bindparam("for_origin")),
 )
 _ORIGINS = rows_parameter("origins", "origin_key")
 _OF_ORIGINS = _ROWS.where(_OF_GROUP, dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key)))

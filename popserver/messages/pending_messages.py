@@ -43,7 +43,7 @@ from popserver.model.topic import MessageType
 
 
 class PendingRow(NamedTuple):
-    """The columns of a pending message that decisions need; the body stays in the database."""
+    """A pending message without its body, of which `size` is the length."""
 
     pending_id: int
     topic_id: int
@@ -60,26 +60,7 @@ class PendingRow(NamedTuple):
     message_type: str
     stored_at_ms: int
     deliver_at_ms: int | None
-    size: int
-
-
-class FirstResult(NamedTuple):
-    """What the sender of a pending message was told."""
-
-    message_id: bytes
-    transaction_id: str | None
-    deliver_at_ms: int | None
-
-
-class DueCheck(NamedTuple):
-    """A half message whose check is due."""
-
-    pending_id: int
-    topic_id: int
-    message_id: bytes
-    transaction_id: str
     client_id: str
-    checks: int
     size: int
 
 
@@ -100,11 +81,9 @@ def lock(conn: Connection, topic_id: int, message_ids: Collection[bytes]) -> dic
     return found
 
 
-def first_results(conn: Connection, topic_id: int, message_ids: Sequence[bytes]) -> list[FirstResult]:
+def named(conn: Connection, topic_id: int, message_ids: Sequence[bytes]) -> list[PendingRow]:
     """Those of these messages that are pending."""
-    return [
-        row for ids in in_steps(message_ids) for row in _FIRST_RESULTS.rows(conn, {"topic_id": topic_id, "ids": ids})
-    ]
+    return [row for ids in in_steps(message_ids) for row in _NAMED.rows(conn, {"topic_id": topic_id, "ids": ids})]
 
 
 def properties_of(conn: Connection, pending_ids: Iterable[int]) -> dict[int, str]:
@@ -162,7 +141,7 @@ def as_messages(
     return select(*(changed[name] if name in changed else row.c[name] for name in names)).select_from(found)
 
 
-def due_checks(conn: Connection, from_ms: Mapping[int, int], now_ms: int, limit: int) -> list[DueCheck]:
+def due_checks(conn: Connection, from_ms: Mapping[int, int], now_ms: int, limit: int) -> list[PendingRow]:
     """Lock and return half messages of these topics whose check is due, from the topic's time on."""
     names = {"topics": encode_rows(sorted(from_ms.items())), "now_ms": now_ms, "limit": limit}
     return _DUE_CHECKS.of(conn).rows(conn, names)
@@ -199,16 +178,16 @@ def turn_back(conn: Connection, now_ms: int, by_ms: int) -> None:
     conn.execute(_TURN_BACK, {"now_ms": now_ms, "by_ms": by_ms})
 
 
-_SIZE = func.length(pending.c.body).label("size")
-_COLUMNS = [*(pending.c[name] for name in PendingRow._fields if name != "size"), _SIZE]
+# The columns of a `PendingRow`.
+PENDING_COLUMNS = [*(pending.c[name] for name in PendingRow._fields[:-1]), func.length(pending.c.body).label("size")]
 _OF_IDS = (
     unindexed(pending.c.topic_id) == bindparam("topic_id"),
     pending.c.message_id.in_(bindparam("ids", expanding=True)),
 )
 _LOCK = RowStatement(
-    PendingRow, select(*_COLUMNS).where(*_OF_IDS).order_by(unindexed(pending.c.pending_id)).with_for_update()
+    PendingRow, select(*PENDING_COLUMNS).where(*_OF_IDS).order_by(unindexed(pending.c.pending_id)).with_for_update()
 )
-_FIRST_RESULTS = RowStatement(FirstResult, select(*(pending.c[name] for name in FirstResult._fields)).where(*_OF_IDS))
+_NAMED = RowStatement(PendingRow, select(*PENDING_COLUMNS).where(*_OF_IDS))
 _one: Select[Any] = select(literal_column("1")).limit(literal_column("1"))
 # 1 if a message of the topic `of_topic` is pending, NULL if none is.
 ANY_OF_TOPIC = _one.where(pending.c.topic_id == bindparam("of_topic")).scalar_subquery()
@@ -248,7 +227,7 @@ def _remove(dialect: Dialect) -> Executable:
 _REMOVE = PerDialect(_remove)
 _DUE = RowStatement(
     PendingRow,
-    select(*_COLUMNS)
+    select(*PENDING_COLUMNS)
     .where(IS_DELAYED, pending.c.due_at_ms.between(bindparam("from_ms"), bindparam("now_ms")))
     .order_by(pending.c.due_at_ms, pending.c.pending_id)
     .limit(bindparam("limit"))
@@ -274,20 +253,19 @@ _FIRST_MISSING = (
 _TOPICS = rows_parameter("topics", "topic_id", "from_ms")
 
 
-def _due_checks(dialect: Dialect) -> RowStatement[DueCheck]:
-    columns: list[ColumnElement[Any]] = [*(pending.c[name] for name in DueCheck._fields if name != "size"), _SIZE]
+def _due_checks(dialect: Dialect) -> RowStatement[PendingRow]:
     limit: BindParameter[int] = bindparam("limit")
     if not dialect.has_other_writers:
         of_topics = pending.c.topic_id.in_(select(_TOPICS.c.topic_id)), pending.c.due_at_ms <= bindparam("now_ms")
-        query = select(*columns).where(IS_HALF, *of_topics).order_by(pending.c.topic_id, pending.c.due_at_ms)
-        return RowStatement(DueCheck, query.limit(limit))
+        query = select(*PENDING_COLUMNS).where(IS_HALF, *of_topics).order_by(pending.c.topic_id, pending.c.due_at_ms)
+        return RowStatement(PendingRow, query.limit(limit))
     # One topic after the other: else Postgres might read all entries of the index, also those of the past.
     of_topic = pending.c.topic_id == _TOPICS.c.topic_id
     times = pending.c.due_at_ms.between(_TOPICS.c.from_ms, bindparam("now_ms"))
-    found = select(*columns, pending.c.due_at_ms).where(IS_HALF, of_topic, times).order_by(pending.c.due_at_ms)
+    found = select(*PENDING_COLUMNS).where(IS_HALF, of_topic, times).order_by(pending.c.due_at_ms)
     first = found.limit(limit).with_for_update(skip_locked=True).correlate(_TOPICS).lateral("due")
-    query = select(*(first.c[name] for name in DueCheck._fields)).select_from(_TOPICS.join(first, true()))
-    return RowStatement(DueCheck, query.order_by(first.c.topic_id, first.c.due_at_ms).limit(limit))
+    query = select(*(first.c[name] for name in PendingRow._fields)).select_from(_TOPICS.join(first, true()))
+    return RowStatement(PendingRow, query.order_by(first.c.topic_id, first.c.due_at_ms).limit(limit))
 
 
 _DUE_CHECKS = PerDialect(_due_checks)

@@ -116,14 +116,7 @@ def recording(letters: FromClause) -> Insert:
     )
     found = select(
         _plan_id,
-        letters.c.dead_letter_id,
-        letters.c.group_id,
-        letters.c.origin_key,
-        letters.c.origin_topic_id,
-        letters.c.message_id,
-        letters.c.attempt,
-        letters.c.reason,
-        letters.c.dead_at_ms,
+        *(letters.c["reason" if name == "dead_reason" else name] for name in _RECORDED),
         literal_column(f"'{RedriveState.PLANNED}'"),
         literal_column(f"'{Change.NONE}'"),
         bindparam("why", type_=redrive.c.reason.type),
@@ -132,8 +125,8 @@ def recording(letters: FromClause) -> Insert:
         unindexed(letters.c.group_id) == bindparam("for_group"),  # they are found by their ids
         is_recorded.is_(None),
     )
-    names = "plan_id dead_letter_id group_id origin_key origin_topic_id message_id attempt dead_reason dead_at_ms"
-    return insert(redrive).from_select([*names.split(), "state", "change", "reason", "target_topic_id"], found)
+    names = ["plan_id", *_RECORDED, "state", "change", "reason", "target_topic_id"]
+    return insert(redrive).from_select(names, found)
 
 
 def next_planned(conn: Connection, plan_id: str, limit: int) -> Sequence[int]:
@@ -201,6 +194,8 @@ def forget_group(conn: Connection, group_id: int) -> int:
     return redrive_plans.forget(conn, plan_id)
 
 
+# What a record repeats of the dead letter.
+_RECORDED = "dead_letter_id group_id origin_key origin_topic_id message_id attempt dead_reason dead_at_ms".split()
 _plan_id = bindparam("of_plan", type_=redrive.c.plan_id.type)
 _KEYS = rows_parameter("keys", "message_key")
 _TO_ITS_GROUP = and_(redrive.c.redriven_key.is_not(None), redrive.c.target_topic_id.is_(None))

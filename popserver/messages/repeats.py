@@ -83,7 +83,7 @@ def known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str, 
 
 def pending(conn: Connection, topic: Topic, ids: Sequence[str]) -> dict[str, SendResult]:
     """The first results of the messages with these ids that are pending."""
-    rows = pending_messages.first_results(conn, topic.topic_id, [id_to_bytes(each) for each in ids])
+    rows = pending_messages.named(conn, topic.topic_id, [id_to_bytes(each) for each in ids])
     found = ((id_from_bytes(row.message_id), row) for row in rows)
     return {known: SendResult(known, None, 0, row.transaction_id or "", row.deliver_at_ms) for known, row in found}
 

@@ -16,7 +16,7 @@ from popserver.catalog.topics import topic_by_topic, topics_by_id
 from popserver.engine.searches import SearchedFrom
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out
 from popserver.messages import by_key, pending_messages, read
-from popserver.messages.pending_messages import DueCheck, PendingRow
+from popserver.messages.pending_messages import PendingRow
 from popserver.model.errors import InvalidTransactionId, PopError
 from popserver.model.handles import is_transaction_of
 from popserver.model.message import StoredMessage, id_from_bytes, id_to_bytes
@@ -213,14 +213,14 @@ def _unknown(request: EndTransaction) -> InvalidTransactionId:
     )
 
 
-def _checks(conn: Connection, asked: Sequence[DueCheck], topics: dict[int, Topic]) -> list[Check]:
+def _checks(conn: Connection, asked: Sequence[PendingRow], topics: dict[int, Topic]) -> list[Check]:
     messages = stored_pending(conn, {row.pending_id: topics[row.topic_id] for row in asked if row.topic_id in topics})
     return [
-        Check(row.pending_id, row.topic_id, messages[row.pending_id], row.transaction_id, row.client_id, row.checks)
+        Check(row.pending_id, row.topic_id, stored, row.transaction_id or "", row.client_id, row.checks)
         for row in asked
-        if row.pending_id in messages
+        if (stored := messages.get(row.pending_id)) is not None
     ]
 
 
-def _expired(row: DueCheck, topics: dict[int, Topic]) -> ExpiredHalf:
+def _expired(row: PendingRow, topics: dict[int, Topic]) -> ExpiredHalf:
     return ExpiredHalf(topics[row.topic_id].name, id_from_bytes(bytes(row.message_id)), row.checks)

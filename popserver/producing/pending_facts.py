@@ -14,6 +14,7 @@ from popserver.catalog import topics
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import IS_DELAYED, IS_HALF, pending
 from popserver.messages.by_key import MessageRow, stored_message
+from popserver.messages.pending_messages import PENDING_COLUMNS, PendingRow
 from popserver.messages.read import within_a_page
 from popserver.model.message import StoredMessage, id_from_bytes
 from popserver.model.names import Resource
@@ -32,18 +33,6 @@ class ScheduledMessage(NamedTuple):
     due_at_ms: int
     checks: int
     transaction_id: str
-
-
-class ScheduledRow(NamedTuple):
-    """The same without the message; `size` is that of its body."""
-
-    pending_id: int
-    topic_id: int
-    kind: str
-    due_at_ms: int
-    checks: int
-    transaction_id: str | None
-    size: int
 
 
 class After(NamedTuple):
@@ -83,7 +72,7 @@ def scheduled(conn: Connection, name: Resource, after: After, limit: int) -> lis
     ]
 
 
-def find(conn: Connection, name: Resource | None, message_id: bytes) -> ScheduledRow | None:
+def find(conn: Connection, name: Resource | None, message_id: bytes) -> PendingRow | None:
     """A pending message with this id, in the topic or (None) in any."""
     rows = _OF_ID.rows(conn, {"of_id": message_id})
     there = topics.topics_by_id(conn, {row.topic_id for row in rows}) if rows else {}
@@ -139,12 +128,10 @@ _IDS = rows_parameter("ids", "pending_id")
 _MESSAGES = select(pending.c.pending_id, *(pending.c[name] for name in MessageRow._fields[1:])).join(
     _IDS, _IDS.c.pending_id == pending.c.pending_id
 )
-_SCHEDULED = select(
-    *(pending.c[name] for name in ScheduledRow._fields if name != "size"), func.length(pending.c.body).label("size")
-)
-_OF_ID = RowStatement(ScheduledRow, _SCHEDULED.where(pending.c.message_id == bindparam("of_id")))
+_SCHEDULED = select(*PENDING_COLUMNS)
+_OF_ID = RowStatement(PendingRow, _SCHEDULED.where(pending.c.message_id == bindparam("of_id")))
 _SCHEDULE = RowStatement(
-    ScheduledRow,
+    PendingRow,
     _SCHEDULED.where(
         pending.c.topic_id == bindparam("of_topic"),
         # This condition comes first: SQLite uses no index for a comparison of row values.

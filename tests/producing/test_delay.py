@@ -12,7 +12,7 @@ from popserver.database import schema
 from popserver.engine.transaction import STEP_ROWS_MAX, RepeatedId, Transaction
 from popserver.filters.tags import parse
 from popserver.maintenance import retention
-from popserver.messages.pending_messages import _COLUMNS
+from popserver.messages.pending_messages import PENDING_COLUMNS
 from popserver.messages.stored import Append, append
 from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithType, TooLate, TopicNotFound
 from popserver.model.message import Message, id_to_bytes
@@ -306,7 +306,7 @@ def test_behind_a_missing_message_of_its_group_none_enters(store: OpenStore) -> 
     batch = [a_delayed(store, message_group=name) for name in ("g", "other", "g", "g", "other")]
     pend(store, topic, *batch)
     store.now_ms += MINUTE
-    rows = store.conn.execute(select(*_COLUMNS).order_by(schema.pending.c.pending_id)).all()
+    rows = store.conn.execute(select(*PENDING_COLUMNS).order_by(schema.pending.c.pending_id)).all()
     step: list[Any] = [row for index, row in enumerate(rows) if index != 2]
     found = enqueue._in_order(Transaction.at(store.conn, store.now_ms), step)
     assert [row.pending_id for row in found] == [rows[index].pending_id for index in (0, 1, 4)]
