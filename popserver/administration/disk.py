@@ -45,7 +45,7 @@ def space_of(file: Path) -> DiskSpace:
 
 
 def disk_warnings(file: Path, space: DiskSpace) -> list[str]:
-    """What is wrong with the space of a SQLite file."""
+    """Warnings about the space of a SQLite file."""
     found = []
     if space.free is not None and space.free < FREE_BYTES_MIN:
         found.append(

@@ -1,8 +1,8 @@
 """Find stored messages by key, tag, SQL filter and time, newest first.
 
 With a key the index of keys is read; without one, the newest messages of one topic are examined (`filter_trial`). Both
-end when enough are found, and limit the messages that one request examines, and its work. The answer then says where
-the next request goes on, so that all pages together have every match once.
+end when enough are found, and limit the messages that one request examines, and its work. The answer then has the page
+where the next request goes on, so that all pages together have every match once.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ class Administration:
         if not 0 <= limit <= filter_trial.SHOWN_MAX:
             raise BadRequest(f"one answer shows 1 to {filter_trial.SHOWN_MAX} of the matches, not {limit}")
         if last_ms is not None and last_ms <= 0:
-            raise BadRequest(f"the time to look back is {last_ms} ms; give one above 0 ms, or none for all messages")
+            raise BadRequest(f"the duration to search is {last_ms} ms; give one above 0 ms, or none for all messages")
         since_ms = 0 if last_ms is None else self._clock.now_ms() - last_ms
         facts = await self.topic(topic)
         return await filter_trial.run_trial(self._reader, facts.topic, wanted, since_ms, limit or SHOWN_DEFAULT)
@@ -287,7 +287,7 @@ class Administration:
         return await self._pending.cancel(topic, message_ids) if message_ids else []
 
     async def confirm_clock(self) -> str:
-        """Confirm the system clock: retention uses it again. Returns a sentence that says what this changes."""
+        """Confirm the system clock: retention uses it again. Returns a sentence about what this changes."""
         return await self._timekeeper.confirm()
 
     async def status(self) -> Status:
@@ -337,7 +337,7 @@ def _check_own_topic(name: Resource) -> None:
     check_topic(name)
     if is_system_derived(name.name):
         owner = owner_of(name)
-        remedy = f"; it goes with its group: popmq group delete {owner.name}" if owner else ""
+        remedy = f"; it is deleted with its group: popmq group delete {owner.name}" if owner else ""
         raise Forbidden(f"topic '{name}' is kept by the server{remedy}")
 
 

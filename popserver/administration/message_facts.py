@@ -96,7 +96,7 @@ def _copies(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
     at = _at(conn, group, key)
     if not copies or at is None or offset_of(key) < at.next_offset:
         return copies
-    # The newest copy of the message itself: a chain of retries starts anew with it.
+    # The newest copy of the message itself: a new chain of retries starts with it.
     failures = min(each.lineage.failures for each in copies)
     own = [each for each in copies if each.lineage.failures == failures][-1]
     return [] if own.lineage.resets < at.resets else copies

@@ -25,7 +25,7 @@ TRANSACTION_MS = 10 * SECOND_MS  # from then on a transaction is too slow
 
 
 class ReadinessCheck(NamedTuple):
-    """One condition, and a sentence that says how it is."""
+    """One condition, and a sentence about it."""
 
     name: str
     ok: bool

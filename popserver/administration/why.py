@@ -81,8 +81,9 @@ class MessageFacts(NamedTuple):
     `ahead` is how many messages the group reads before this one; None if it has read it. `head` is the message that its
     message group waits for, `last_reason` the reason of the last step in the history. `is_lite`: the message group is a
     lite topic; `subscribers` are the clients of the group that get it, None if its clients do not choose. `ahead` then
-    counts the messages of the lite topic, up to 1,000. `is_expired`: the lite topic has expired since, and nothing says
-    that the group was done with the message before. `stuck`: why it is never delivered unless the store is repaired.
+    counts the messages of the lite topic, up to 1,000. `is_expired`: the lite topic has expired since, and the
+    group was not seen to be done with the message before. `stuck`: why it is never delivered unless the store is
+    repaired.
     """
 
     group: Group
@@ -225,7 +226,7 @@ def _paused(found: MessageFacts, pause: PauseFacts, when: When) -> str:
 
 
 def _sent_back(found: MessageFacts, when: When) -> str:
-    assert found.redriven is not None, "only of what was redriven"
+    assert found.redriven is not None, "only a redriven message has this"
     to = "" if found.redriven.target is None else f" to topic '{found.redriven.target}'"
     return f"redriven{to} by plan '{found.redriven.plan_id}' {when(found.redriven.at_ms)}"
 
@@ -238,7 +239,7 @@ def _handed_back(retry: RetryFacts) -> str:
 
 
 def _inflight(found: MessageFacts, when: When) -> str:
-    assert found.hold is not None, "what is held is stored"
+    assert found.hold is not None, "a held message has a delivery"
     return _held(found.hold, found.group, when)
 
 
@@ -251,7 +252,7 @@ def _acked_in_transaction(_found: MessageFacts, _when: When) -> str:
 
 
 def _waiting_retry(found: MessageFacts, when: When) -> str:
-    assert found.hold is not None, "what waits is stored"
+    assert found.hold is not None, "a waiting message has a delivery"
     if _is_suspended(found.hold) or found.last_reason == SUSPENDED:
         return f"WAITING_RETRY: its consumer has suspended {_its_group(found)} until {when(found.hold.visible_at_ms)}"
     attempts = f"attempt {found.hold.attempt} of {found.group.retry.max_attempts}"

@@ -35,11 +35,11 @@ class Client:
     has_left: bool = False  # it said goodbye; a later client with this id is another one
     is_push: bool = False  # its holds last while it is connected
     is_expected: bool = False  # it held messages before this server knew it
-    language: str = ""  # of its library, and its version; empty if it has not said
+    language: str = ""  # of its library, and its version; empty if unknown
     version: str = ""
-    hostname: str = ""  # of its machine, as it says
+    hostname: str = ""  # of its machine, as its client reports
     address: str = ""  # that its newest stream came from, without the port; that of a proxy, if there is one
-    kind: ClientKind | None = None  # of consumer, as its newest settings say, even if they were refused
+    kind: ClientKind | None = None  # of consumer, by its newest settings, even if they were refused
     works_in_order: bool = False  # its settings ask it to process the messages of a message group in order
     role: Role | None = None
     membership: Membership | None = None
@@ -201,7 +201,7 @@ class Clients:
             self.consumers.took(client_id, role)
 
     def introduced(self, client_id: str, language: str, version: str, hostname: str, address: str) -> None:
-        """The client has said which library it uses on which machine; its stream came from `address`."""
+        """The client has reported its library and its machine; its stream came from `address`."""
         client = self._by_id.get(client_id)
         if client is not None:
             client.language, client.version, client.hostname, client.address = language, version, hostname, address

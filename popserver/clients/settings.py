@@ -97,7 +97,7 @@ async def merge(
 
 
 def ask_for_metrics(merged: pb.Settings, own: pb.Endpoints, *, must_sign: bool) -> None:
-    """Ask a client for its metrics, at the address where it has found this server; `own` if it does not say that.
+    """Ask a client for its metrics, at the address where it has found this server; `own` if it does not report that.
 
     Only clients that send OTLP: those for Go and C++ use an older protocol. If callers must sign, only those that sign
     these calls, too.
@@ -247,7 +247,7 @@ async def _lite_group(sent: pb.Settings, name: Resource, namespace: str, catalog
 
 
 def _subscription_version(properties: Mapping[str, str]) -> int:
-    """When the client last changed its subscription (epoch ms); 0 if it does not say (requirement B22)."""
+    """When the client last changed its subscription (epoch ms); 0 if unknown (requirement B22)."""
     version = properties.get(SUBSCRIPTION_VERSION, "0")
     if not version.isdecimal() or not version.isascii():
         raise InvalidClientProperties(

@@ -4,7 +4,7 @@ Property values are strings, or missing. A condition is True, False, or None for
 raise `Incomparable`, and then the message does not match. AND and OR evaluate their operands from left to right and
 stop when the result is known, so the operands after that cannot fail.
 
-Each function here checks what is known without a message, and raises `FilterSyntaxError` at a wrong operand.
+Each function here checks what can be checked without a message, and raises `FilterSyntaxError` at a wrong operand.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Role(NamedTuple):
     group: Resource
     kind: ClientKind
     subscription: Subscription  # for people to read: it has not all topics
-    # The filters of all topics, and when they were set (epoch ms); 0 if the client did not say.
+    # The filters of all topics, and when they were set (epoch ms); 0 if unknown.
     filters: Mapping[Resource, Filter] = MappingProxyType({})
     subscription_version: int = 0
     model: Model = Model.CLUSTERING

@@ -38,7 +38,7 @@ class Membership(NamedTuple):
 class GroupMembers:
     """Writes which clients join and leave at this server, and reads the members of a group on all servers.
 
-    `is_attached` says whether a client has a stream as a member at this server.
+    `is_attached`: whether a client has a stream as a member at this server.
     """
 
     def __init__(

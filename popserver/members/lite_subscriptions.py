@@ -166,7 +166,7 @@ def forget_topic(tx: Transaction, topic_id: int) -> int:
 
 
 def _forget(tx: Transaction, condition: ColumnElement[bool]) -> int:
-    """Remove clients, each with what it subscribes to, until the step is full."""
+    """Remove clients, each with its subscriptions, until the step is full."""
     removed = 0
     for row in tx.conn.execute(_KEYS.where(condition)).all():
         key = PollKey(*row)

@@ -1,1 +1,1 @@
-"""What a server tells a monitoring system: Prometheus metrics under the names of RocketMQ 5, and our own."""
+"""Numbers for monitoring systems: Prometheus metrics under the names of RocketMQ 5, and our own."""

@@ -47,7 +47,7 @@ from popserver.metrics.store_numbers import (
 )
 
 REMEMBERED_S = 1.0
-VERSIONS_MAX = 100  # of client libraries, which clients say themselves
+VERSIONS_MAX = 100  # of client libraries, as clients report them
 _VERSION = re.compile(r"[0-9A-Za-z.+-]{1,32}")
 
 # The forms that a scrape has: whatever callers ask for, there are two of them.
@@ -234,14 +234,14 @@ def form_of(accept: str) -> str:
 
 
 def _is_over(task: asyncio.Task[Exposition]) -> bool:
-    """Whether the text has to be written anew. One that is still being written is new for all who wait for it."""
+    """Whether a new text is needed. One that is still being written is new for all callers that wait for it."""
     if not task.done():
         return False
     return task.cancelled() or task.exception() is not None or now_s() - task.result().at_s > REMEMBERED_S
 
 
 def connected(clients: Iterable[Client]) -> list[ConnectedClient]:
-    """The clients with the labels of their library. Clients say them, so there are at most `VERSIONS_MAX`."""
+    """The clients with the labels of their library. Clients choose them, so at most `VERSIONS_MAX` are kept."""
     seen: set[tuple[str, str]] = set()
     found = []
     for client in clients:

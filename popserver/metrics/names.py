@@ -89,7 +89,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("rocketmq_consumer_lag_latency", _GAUGE, _STORE, _PAIR, "the same, under the second name of RocketMQ", _MS),
     Metric("popmq_waiting_retry_messages", _GAUGE, _STORE, _PAIR, "messages that wait for their next attempt"),
-    Metric("popmq_dead_letters", _GAUGE, _STORE, _PAIR, "dead letters that nobody has sent back or removed"),
+    Metric("popmq_dead_letters", _GAUGE, _STORE, _PAIR, "dead letters that were not sent back or removed"),
     Metric("popmq_group_messages", _GAUGE, _STORE, ("consumer_group", "state"), "messages of all topics in a state"),
     Metric("popmq_locked_message_groups", _GAUGE, _STORE, _GROUP, "message groups that wait for their first message"),
     Metric(
@@ -155,7 +155,7 @@ METRICS: tuple[Metric, ...] = (
         _COUNTER,
         _SERVER,
         (),
-        "half messages that nobody decided after all checks",
+        "half messages without a decision after all checks",
     ),
     # The store.
     Metric("rocketmq_topic_number", _GAUGE, _STORE, (), "topics"),

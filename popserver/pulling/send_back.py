@@ -98,7 +98,7 @@ class _Found(NamedTuple):
 
 @carries_out(SendBack)
 def send_back(tx: Transaction, requests: Sequence[SendBack]) -> list[bool | PopError]:
-    """Take messages back. An answer says whether the message is a dead letter now; otherwise it is delivered again."""
+    """Take messages back. An answer is whether the message is a dead letter now; otherwise it is delivered again."""
     denied = commit.refusals(tx.conn, {each.group for each in requests})
     good = sorted((each for each in requests if each.group not in denied), key=_group_and_key)
     keys = {each.message_key for each in good}

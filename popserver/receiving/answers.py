@@ -1,4 +1,4 @@
-"""What a receive answers beside new grants: what it holds already, if it is repeated; and how large an answer may be.
+"""Answers of a receive beside new grants: the messages that a repeated one holds already, and the limit of bytes.
 
 A client that lost an answer repeats the receive with its attempt id, which the granted holds keep (docs/design/0012).
 The repetition gets the same messages with the same attempts and handles, without those that were acked or whose hold

@@ -68,7 +68,7 @@ NOTHING_JUDGED = Judged({}, {})
 
 
 class Received(NamedTuple):
-    """The granted messages. `more` says that messages may be left: ask again, or wake the next poll."""
+    """The granted messages. `more`: messages may be left, so ask again, or wake the next poll."""
 
     deliveries: list[Delivery]
     more: bool
@@ -76,7 +76,7 @@ class Received(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receive(Request[Received]):
-    """A consumer's request for messages. `rotation` says at which queue to start.
+    """A consumer's request for messages. `rotation` decides at which queue to start.
 
     `attempt_id` names the receive: a repetition gets the messages that it holds. With `heads_only` at most one message
     of a message group is granted at a time, because the consumer would not process several in order. `in_one_frame`
@@ -103,7 +103,7 @@ class Receive(Request[Received]):
 
 
 class ReceiveBatch(NamedTuple):
-    """One search for all receives with the same group, topic and filter. `rotation` says at which queue to start.
+    """One search for all receives with the same group, topic and filter. `rotation` decides at which queue to start.
 
     `keeps_order` is false in a dead-letter topic: there, message groups are ignored.
     A SQL filter does not run during the search; `judged` has its results.

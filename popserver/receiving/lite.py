@@ -27,7 +27,7 @@ EVERY_CLIENT = ""  # instead of a client, for groups whose clients do not choose
 
 
 class LiteFound(NamedTuple):
-    """What was found for each client. `rooms` says how many more it may get, and `left_over` whether some are left.
+    """What was found for each client. `rooms`: how many more it may get; `left_over`: whether some are left.
 
     `queues` are the queues that no other server reads.
     """

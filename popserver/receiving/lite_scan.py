@@ -66,7 +66,7 @@ class _Waiting:
 class Fresh(NamedTuple):
     """New messages for each client, and the lite topics whose new messages have to wait.
 
-    `with_row` are lite topics with a row, of which the scan has passed another message. `left_over` says whether
+    `with_row` are lite topics with a row, of which the scan has passed another message. `left_over`: whether
     messages may be left.
     """
 
@@ -92,7 +92,7 @@ def find(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> Fo
         [run for runs in passed.runs.values() for run in runs],
         passed.left_over or fresh.left_over,
         partial(_store_waiting, tx, batch, fresh),
-        lambda: False,  # `left_over` says it
+        lambda: False,  # `left_over` covers it
     )
 
 

@@ -68,7 +68,8 @@ class ReceiveMethods:
                 delay_refusal=self.delay_refusal,
             )
         }
-        # On the wire a unary answer is a stream of one frame. Written as one, it ends like a stream's if nobody reads.
+        # On the wire a unary answer is a stream of one frame. Written as one, it ends like a stream if its client does
+        # not read.
         self.in_batches: dict[str, AnyMethod] = {
             "ReceiveBatch": StreamMethod(self.receive_batch, rights.consume_message_queue, encode=encode)
         }
@@ -101,7 +102,7 @@ class ReceiveMethods:
     async def _deliveries(
         self, request: wire.ReceiveMessageRequest, caller: Caller, size_max: int, *, in_one_frame: bool, waits: bool
     ) -> list[Delivery]:
-        """The messages that the caller is granted and may have; none if its client has said goodbye meanwhile."""
+        """The messages that the caller is granted and may have; none if its client has left meanwhile."""
         if request.batch_size <= 0:
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {size_max} messages")
         pushes = request.auto_renew
@@ -138,7 +139,7 @@ class ReceiveMethods:
         finally:
             clients.call_closed(client)
         if pushes and client.has_left:
-            # The client said goodbye before this grant, so no other code ends these holds.
+            # The client left before this grant, so no other code ends these holds.
             self._hold_release.cancel_delivery(deliveries)
             return []
         return deliveries

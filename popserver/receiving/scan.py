@@ -202,7 +202,7 @@ def _read_judged(tx: Transaction, batch: ReceiveBatch, names: dict[str, Any]) ->
 
 
 def _start(dialect: Dialect, message_group: Any, of_queue: str) -> ColumnElement[int]:
-    """Where to look for the message group: `start_key` or `start_offset` of its queue, or its own."""
+    """The lower bound of the search for the message group: `start_key` or `start_offset` of its queue, or its own."""
     start: ColumnElement[int] = bindparam(of_queue, type_=BigInteger)
     if not dialect.has_other_writers:
         return start

@@ -81,7 +81,8 @@ class MessageAdminMethods:
         if not is_in or query.queue_number not in (None, stored.queue_number):
             raise MessageNotFound(
                 f"message '{request.message_id[:64]}' is in queue {stored.queue_number} of topic"
-                f" '{stored.message.topic}', stored at {stored.stored_at_ms} ms: not where the request looks for it"
+                f" '{stored.message.topic}', stored at {stored.stored_at_ms} ms: not in the queue and time range of the"
+                " request"
             )
         return stored
 

@@ -38,8 +38,8 @@ class OnlineConsumer(NamedTuple):
 
 
 class Declared(NamedTuple):
-    """What the connected consumers of a group say about one topic: the filter and the model of the first of them, and
-    when one of them was heard of last."""
+    """The subscription to one topic that connected consumers of a group declare: the filter and the model of the first
+    one, and when one of them was seen last."""
 
     filter: Filter
     model: Model
@@ -47,7 +47,7 @@ class Declared(NamedTuple):
 
 
 def declared(consumers: Iterable[OnlineConsumer], topic: Resource) -> Declared | None:
-    """What those of these consumers that subscribe to the topic say about it."""
+    """What those of these consumers that subscribe to the topic declare about it."""
     found = None
     for client, role in consumers:
         wanted = role.filter_of(topic)

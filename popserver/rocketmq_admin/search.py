@@ -36,14 +36,14 @@ PAGE_MAX = 1_000
 # How many messages one request examines. The answer then has a scroll id, even if it has no message.
 EXAMINED_MAX = 10_000
 STEP_MESSAGES = 1_000
-# A gRPC client refuses an answer of more than 4 MiB unless it is told otherwise. The rest is for all but the messages.
+# By default a gRPC client refuses an answer of more than 4 MiB. The rest is for all but the messages.
 PAGE_BYTES_MAX = 4 * MIB - 16 * 1024
 _FRAME_BYTES = 8  # around each message in an answer
 _OFFSET_MAX = (1 << OFFSET_BITS) - 1
 
 
 class Query(NamedTuple):
-    """What to look for: by `key`, or all of `lite_topic`, or (both None) by tags.
+    """What to find: by `key`, or all of `lite_topic`, or (both None) by tags.
 
     Stored from `begin_ms` to `end_ms`, both included.
     `skip` messages that match are left out, then up to `limit` are returned.
@@ -232,4 +232,4 @@ def _position(scroll_id: str) -> _Position:
 
 
 def _foreign(scroll_id: str) -> BadRequest:
-    return BadRequest(f"scroll id '{scroll_id[:64]}' is not of an answer to such a request; begin without one")
+    return BadRequest(f"scroll id '{scroll_id[:64]}' belongs to another kind of request; begin without one")

@@ -83,7 +83,7 @@ def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[
     """Commit what the receipts hold. Return the reason for each that could not be (None: it was committed before)."""
     named = [(each.message_key, each.hold_id) for each in receipts]
     is_kept = Event.ACK in group.history.kept
-    # A client that came back may hold longer than its handle says: only the statement knows which of those it acked.
+    # A client that came back may hold longer than its handle states: only the statement knows which of those it acked.
     if is_kept or any(each.ends_at_ms <= tx.now_ms for each in receipts):
         rows = deliveries.commit_returning(tx, group.group_id, named)
         if is_kept:

@@ -82,7 +82,7 @@ def end_due(tx: Transaction, requests: Sequence[EndDue]) -> list[EndedHolds | Po
 
 
 class _DueNow(NamedTuple):
-    """What is due and can be ended now; when the others were due; and when the first of the rest is due, if any."""
+    """The deliveries that can be ended now, when the other due ones were due, and when later ones will be."""
 
     free: Sequence[DeliveryRow]
     left_ms: Sequence[int]

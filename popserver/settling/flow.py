@@ -93,4 +93,4 @@ class Settling:
             return
         # A message that was redriven to the group looks like one of the topic; it is stored in a topic of the group.
         if queue_id not in await self._catalog.own_queues(group):
-            raise InvalidReceiptHandle(f"receipt handle '{handle}' is not of a message of topic '{topic.name}'")
+            raise InvalidReceiptHandle(f"receipt handle '{handle}' belongs to another topic than '{topic.name}'")

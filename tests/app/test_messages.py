@@ -157,7 +157,7 @@ class TestHandles:
         (theirs,) = await broker.receive(group=OTHER, topic=OTHER)
         before = await everything(broker)
         assert "was not given to group 'other'" in str((await broker.ack(mine, group=OTHER))[0])
-        assert "is not of a message of topic 'other'" in str((await broker.ack(mine, topic=OTHER))[0])
+        assert "belongs to another topic than 'other'" in str((await broker.ack(mine, topic=OTHER))[0])
         assert "was not given to group 'billing'" in str((await broker.ack(theirs))[0])
         for group, topic in ((Resource("", "nobody"), TOPIC), (GROUP, Resource("", "nowhere"))):
             with pytest.raises((ConsumerGroupNotFound, TopicNotFound)):
@@ -212,7 +212,7 @@ class TestHandles:
         await broker.send()
         (again,) = await broker.receive()
         assert again.attempt == 1
-        assert "is not of a message of topic 'orders'" in str((await broker.ack(held))[0])
+        assert "belongs to another topic than 'orders'" in str((await broker.ack(held))[0])
         await broker.broker.settle()
         assert await broker.query("SELECT COUNT(*) FROM topic") == [(1,)]
         assert list((await broker.states()).values()) == [State.INFLIGHT]
