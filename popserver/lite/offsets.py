@@ -15,6 +15,7 @@ from popserver.fifo.moving_positions import encode_members
 from popserver.fifo.positions import MessageGroupKey
 from popserver.messages import parts
 from popserver.messages.lite_topics import first_key
+from popserver.model.errors import TooManyRequests
 from popserver.model.group import Group
 from popserver.model.topic import Topic, message_key, offset_of, queue_of_group
 
@@ -38,10 +39,25 @@ class OffsetOption:
     number: int = 0
 
 
+def lock(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str]) -> TooManyRequests | None:
+    """Lock the deliveries of these lite topics. Refuse if a user's own transaction has one: it may be about to ack it.
+
+    The lock of the progress is not enough for `move`: that transaction does not take it.
+    """
+    rows = delivered.of_lite_topics(tx.conn, group.group_id, topic.topic_id, lite_topics)
+    free = set(delivered.lock(tx, group.group_id, [row.message_key for row in rows]))
+    taken = next((row for row in rows if row.message_key not in free), None)
+    return taken and TooManyRequests(
+        f"a delivery of group '{group.name}' in lite topic '{taken.message_group}' of topic '{topic.name}' is locked by"
+        " another transaction; nothing is moved, repeat the request"
+    )
+
+
 def move(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str], option: OffsetOption) -> None:
-    """Move the group in these lite topics. Holds of their messages end. The caller has locked the progress rows."""
-    if option.policy is OffsetPolicy.LAST:
-        return
+    """Move the group in these lite topics. Holds of their messages end.
+
+    The caller has locked the progress rows, and the deliveries with `lock`.
+    """
     for name in lite_topics:
         member = MessageGroupKey(topic.topic_id, queue_of_group(topic, name).queue_id, name)
         offset = _target(tx, group, member, option)

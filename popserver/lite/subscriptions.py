@@ -19,7 +19,8 @@ from popserver.database.notifications import LITE, LITE_CLIENTS, LITE_LOST, LITE
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.engine.wakeups import PollKey
 from popserver.fifo import moving_positions
-from popserver.lite.offsets import OffsetOption, move
+from popserver.lite import offsets
+from popserver.lite.offsets import OffsetOption, OffsetPolicy
 from popserver.members import lite_subscriptions as subscribers
 from popserver.members.lite_subscriptions import Subscriber
 from popserver.model.errors import LiteSubscriptionQuotaExceeded, PopError
@@ -124,14 +125,19 @@ def sync(tx: Transaction, request: SyncLite) -> Synced | PopError:
                 f"client '{request.client_id[:64]}' would subscribe to {count} lite topics of '{request.topic.name}',"
                 f" at most {LITE_SUBSCRIPTIONS_MAX} are allowed; unsubscribe from some, or use more clients"
             )
+    option = request.offset
+    if option is not None and option.policy is OffsetPolicy.LAST:
+        option = None
+    if option is not None and (refusal := offsets.lock(tx, request.group, request.topic, sorted(new))):
+        return refusal
     _unsubscribe(tx, request, gone)
     others = subscribers.others_of(tx.conn, key, new)
     if others and request.group.lite is LiteModel.EXCLUSIVE:
         new -= _take_over(tx, request, others)
     if new:
         _subscribe(tx, request, new)
-        if request.offset is not None:
-            move(tx, request.group, request.topic, sorted(new), request.offset)
+        if option is not None:
+            offsets.move(tx, request.group, request.topic, sorted(new), option)
         tx.invalidate(subscribers.changed(LITE, key))
     shares = bool(others) and request.group.lite is LiteModel.SHARED
     for client_id in {each.client_id for each in others}:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
+from popserver.lite.offsets import OffsetOption, OffsetPolicy
 from popserver.maintenance import retention
+from popserver.model.errors import TooManyRequests
 from popserver.model.message import Delivery
 from popserver.model.names import Resource
 from popserver.model.states import State
@@ -18,6 +20,7 @@ from popserver.model.topic import MessageType, NewTopic
 from popserver.postgres import connections, sessions
 from popserver.settling import release
 from tests.support.builders import GROUP, TOPIC, a_message
+from tests.support.lite import lite_broker
 from tests.support.running_broker import RunningBroker, ids, running_broker
 
 # A statement that waits for a lock waits until the time-out; a machine that is busy does not take so long.
@@ -244,6 +247,22 @@ async def test_who_names_the_same_message_is_told(postgres_url: str, user: Engin
             assert "locked by another transaction" in str(refusal)
         await woken(running)
         assert (await running.states())[mine.stored.message.message_id] is State.COMMIT
+
+
+async def test_a_lite_topic_is_not_moved_under_its_acks(postgres_url: str, user: Engine) -> None:
+    async with lite_broker(postgres_url) as running:
+        await running.sync("a")
+        await running.send_lite("a", "a")
+        (first, *_) = await running.receive(client_id="c1", invisible_ms=HOLD_MS)
+        with user.begin() as conn:
+            ack(conn, first)
+            for option in (OffsetOption(OffsetPolicy.MIN), OffsetOption(OffsetPolicy.TAIL, 1)):
+                with pytest.raises(TooManyRequests, match=r"lite topic 'a' .* is locked by another transaction"):
+                    await promptly(running.sync("a", client_id="c2", offset=option))
+            await promptly(running.sync("a", client_id="c3", offset=OffsetOption(OffsetPolicy.LAST)))
+        await woken(running)
+        assert (await running.states())[first.stored.message.message_id] is State.COMMIT
+        await running.sync("a", client_id="c2", offset=OffsetOption(OffsetPolicy.MIN))
 
 
 @kinds
