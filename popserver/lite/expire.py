@@ -30,7 +30,7 @@ class ExpireLite(Request[int]):
 
 @carries_out_each(ExpireLite)
 def expire(tx: Transaction, request: ExpireLite) -> int:
-    """One step; lite topics in queues that another server uses stay until the next look."""
+    """One step; lite topics in queues that another server uses stay until the next step."""
     by_queue: dict[int, list[ExpiringLiteTopic]] = {}
     for each in request.lite_topics:
         by_queue.setdefault(queue_of(each.first_key), []).append(each)
@@ -45,7 +45,7 @@ def _expire_in_queue(tx: Transaction, queue_id: int, found: Sequence[ExpiringLit
     groups = lock_queue(tx, queue_id)
     if groups is None:
         return 0
-    # Somebody may have sent to them since they were found.
+    # A producer may have sent to them since they were found.
     still = lite_topics.expired_among(tx.conn, topic_id, {each.name for each in found}, tx.now_ms)
     still -= pauses.paused_among(tx.conn, topic_id, still)
     names = sorted(still)

@@ -79,7 +79,7 @@ class LiteSubscriptions:
         writer.effects.on_due(LITE_TOPICS, self._expirer)
 
     def start(self) -> None:
-        """Begin to look for clients that are gone, and for lite topics that expire."""
+        """Begin to search for clients that are gone, and for lite topics that expire."""
         self._looker.expect(self._clock.now_ms())
         self._expirer.expect(self._clock.now_ms())
 

@@ -61,11 +61,11 @@ class Maintenance:
         return await self._reader.read(unattended_push_clients)
 
     def check_due(self) -> None:
-        """Look for due deliveries that this server was not told about."""
+        """Search for due deliveries of which this server had no notification."""
         self._sleeper.check_due()
 
     def age(self) -> None:
-        """Look for old messages: at a start, or when a jump of the clock is believed."""
+        """Search for old messages: at a start, or when a jump of the clock is believed."""
         if self._retention_ms:
             self._retainer.expect(self._clock.now_ms())
         if self._key_window_ms:

@@ -34,7 +34,7 @@ from popserver.model.errors import LiteTopicQuotaExceeded
 from popserver.model.message import Message
 from popserver.model.topic import Topic
 
-EXPIRE_PERIOD_MS = 60_000  # how often expired lite topics are looked for
+EXPIRE_PERIOD_MS = 60_000  # how often expired lite topics are searched for
 LITE_TOPICS_MAX = 1_000_000  # of a bind topic
 # A lite topic without messages stays so long: its first one may have been removed a moment after it was stored.
 _YOUNG_MS = 60_000
@@ -50,7 +50,7 @@ class _Existing:
 
 
 class ExistingLiteTopics:
-    """What committed sends of this server have seen of lite topics, so that later sends need not look for them.
+    """What committed sends of this server have seen of lite topics, so that later sends need not search for them.
 
     An expiry moves `lite_expired_offset` of the queue, and a send reads that when it has locked the queue. While it is
     the remembered one, each remembered lite topic of the queue exists, whichever server removes expired ones.
@@ -96,7 +96,7 @@ class LiteTopic(NamedTuple):
 
 
 class ExpiringLiteTopic(NamedTuple):
-    """A lite topic that nobody has sent to for a while."""
+    """A lite topic to which no producer has sent for a while."""
 
     topic_id: int
     first_key: int

@@ -61,7 +61,7 @@ class Work:
 
     @property
     def used(self) -> int:
-        """What was done of this look."""
+        """How much was used since the last start."""
         return self._units - self.left
 
     def messages(self, wanted: SqlFilter) -> int:

@@ -84,7 +84,7 @@ class DelayedFrom(SearchedFrom[None]):
 
 
 def _due_from(tx: Transaction, *, looks_back: bool) -> int:
-    """From when on to look. Most messages of users' transactions are due at 0."""
+    """Where the search by time begins. Most messages of users' transactions are due at 0."""
     from_ms = tx.search_from(DelayedFrom, None, tx.calendar_ms)
     if looks_back:
         from_ms = max(0, min(from_ms, tx.calendar_ms - LATE_MS))
@@ -95,7 +95,7 @@ def _next_due(tx: Transaction, entered: int, due: int) -> tuple[int | None, int 
     """When the next message is due, and its topic id if that is later than now."""
     if entered < due or due == STEP_ROWS_MAX:
         return tx.calendar_ms, None
-    # Another server has locked what is still due. This looks only at later times, so that the database does not search
+    # Another server has locked what is still due. This reads only later times, so that the database does not search
     # the index entries of the rows that this step removed.
     return pending_messages.next_due(tx.conn, tx.calendar_ms) or (None, None)
 

@@ -135,7 +135,7 @@ class ChecksFrom(SearchedFrom[int]):
 
 
 def _checks_from(tx: Transaction, topic_ids: Iterable[int]) -> dict[int, int]:
-    """From when on to look, for each topic."""
+    """Where the search by time begins, for each topic."""
     return {each: tx.search_from(ChecksFrom, each, tx.now_ms) for each in topic_ids}
 
 

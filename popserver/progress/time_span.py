@@ -16,7 +16,7 @@ from popserver.database.schema import KEY_SHIFT
 from popserver.messages.seek import stored_at
 from popserver.model.names import Resource, retry_topic
 
-QUEUES_MAX = 4_096  # in one answer; each costs four looks into an index
+QUEUES_MAX = 4_096  # in one answer; each costs four index lookups
 
 
 class QueueTimeSpan(NamedTuple):
@@ -57,7 +57,7 @@ _IDS = rows_parameter("ids", "topic_id")
 
 
 def _spans(*, of_topics: bool) -> Select[tuple[str, str, int, int, int, int, int]]:
-    # First the page: the looks into the index of messages are only for its rows.
+    # First the page: the lookups of messages are only for its rows.
     page = (
         select(
             EXISTING.c.namespace,
