@@ -14,11 +14,11 @@ from popserver import logs
 from popserver.database import migrate
 from popserver.database.database import Database
 from tests.support.config_defaults import defaults_with
-from tests.support.engine import ChosenEngine
-from tests.support.full import Full
+from tests.support.grpc_engine import ChosenEngine
+from tests.support.heavy_tests import Full
 from tests.support.open_clients import OpenClients
 from tests.support.postgres import PostgresServer, fresh_database, postgres_server
-from tests.support.rows import Rows
+from tests.support.requirement_rows import Rows
 
 pytest_plugins = ["tests.support.fixtures"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -439,3 +440,14 @@ def imported_files(path: Path, files: Container[str]) -> Iterator[str]:
             names = [f"{node.module}.{each.name}" for each in node.names]
             named = [name if name in files else node.module or "" for name in names]
         yield from (each for each in named if each in files)
+
+
+def test_each_helper_of_the_tests_is_listed() -> None:
+    support = ROOT / "tests" / "support"
+    rows = re.findall(r"^\| `(\w+\.py)` \| ((?:`\w+`(?:, )?)+):", (support / "README.md").read_text(), re.MULTILINE)
+    helpers = {path.name for path in support.glob("*.py") if not path.name.startswith(("test_", "__"))}
+    assert sorted(name for name, _ in rows) == sorted(helpers)
+    for name, offered in rows:
+        text = (support / name).read_text()
+        for each in re.findall(r"\w+", offered):
+            assert re.search(rf"^(?:async def|def|class) {each}\b", text, re.MULTILINE), f"{name} has no {each}"

@@ -24,11 +24,11 @@ from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver import embedded
 from popserver.database.database import Database
 from popserver.model.errors import PopError
-from tests.support.door import GROUP, TOPIC, a_message, receive_request
 from tests.support.postgres import PostgresServer, _execute, fresh_database
 from tests.support.server_process import served
 from tests.support.shell import Shell, installed
 from tests.support.signing import signed
+from tests.support.wire_server import GROUP, TOPIC, a_message, receive_request
 
 MARK = "7f3a9c51"
 ROOT_SECRET = f"root-{MARK}"

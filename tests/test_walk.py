@@ -17,7 +17,7 @@ import pytest
 
 import popserver
 from popproto.v2 import service_pb2 as wire
-from tests.support.door import GROUP, TOPIC, Door, a_message, handle_of, opened
+from tests.support.wire_server import GROUP, TOPIC, WireServer, a_message, handle_of, opened
 
 ROOT = str(Path(popserver.__file__).parent)
 DOOR = ("/popserver/http2/", "/popserver/front/")
@@ -52,35 +52,35 @@ def _counts(file: str) -> bool:
 
 
 @pytest.fixture
-async def walked(tmp_path: Path) -> AsyncIterator[tuple[Walk, Door]]:
+async def walked(tmp_path: Path) -> AsyncIterator[tuple[Walk, WireServer]]:
     walk = Walk()
     before = sys.getprofile()
     threading.setprofile(walk)
     sys.setprofile(walk)
     try:
-        async with opened(tmp_path) as door:
-            yield walk, door
+        async with opened(tmp_path) as wire_server:
+            yield walk, wire_server
     finally:
         sys.setprofile(before)
         threading.setprofile(before)
 
 
 @pytest.mark.parametrize("kind", LIMITS)
-async def test_a_plain_call_walks_no_further(walked: tuple[Walk, Door], kind: str) -> None:
-    walk, door = walked
+async def test_a_plain_call_walks_no_further(walked: tuple[Walk, WireServer], kind: str) -> None:
+    walk, wire_server = walked
     walks = []
     for number in range(TRIES + 1):
         message = a_message(f"m{number}")
-        sent = await walk.of(lambda: door.send(message))  # noqa: B023 - called at once
+        sent = await walk.of(lambda: wire_server.send(message))  # noqa: B023 - called at once
         got: list[Any] = []
 
         async def receive() -> None:
-            got[:] = await door.receive()  # noqa: B023
+            got[:] = await wire_server.receive()  # noqa: B023
 
         received = await walk.of(receive)
         entry = wire.AckMessageEntry(message_id=message.system_properties.message_id, receipt_handle=handle_of(got[0]))
         request = wire.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry])
-        acked = await walk.of(lambda: door.call("AckMessage", request))  # noqa: B023
+        acked = await walk.of(lambda: wire_server.call("AckMessage", request))  # noqa: B023
         walks.append({"send": sent, "receive": received, "ack": acked}[kind])
     shortest = min(walks[1:], key=len)  # the first one makes the topic and the group
     functions, files = LIMITS[kind]

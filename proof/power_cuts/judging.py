@@ -24,8 +24,8 @@ from proof.power_cuts.recording import Image, Recording
 from proof.torture.loads import TOPIC, SceneLoad
 from proof.torture.place import OPTIONS, Place
 from proof.torture.round import DRAIN_TIMEOUT_S, drain
-from tests.support.aftermath import final, looking
 from tests.support.checker import Call, History, Outcome, Receive, Violation
+from tests.support.final_state import final, looking
 from tests.support.postgres import PostgresServer, give_to_postgres, new_folder
 from tests.support.server_process import served
 

@@ -24,10 +24,10 @@ from proof.power_cuts.trace import Event, has_ended, read_trace, tracer
 from proof.torture.loads import SceneLoad
 from proof.torture.place import OPTIONS
 from tests.support.checker import History, Outcome
-from tests.support.load import now_ms
 from tests.support.postgres import PostgresServer, fresh_database, new_folder
 from tests.support.server_process import served
 from tests.support.waiting import eventually
+from tests.support.workload import now_ms
 
 SCENES = tuple(each for each in Scene if each is not Scene.SPARK)  # a query keeps its own state, on its own disk
 CALLS = 1_500  # of one run that are OK: the log of the database is full, and checkpointed, several times

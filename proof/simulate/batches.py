@@ -14,7 +14,7 @@ from popserver.pulling.offsets import NamedOffset
 from proof.history.events import CommitOffset, Pull, Pulled, Sunk
 from proof.simulate.clients import TOPIC, Diary
 from tests.support.checker import Outcome
-from tests.support.load import digest
+from tests.support.workload import digest
 
 _SOURCES = ("message_id", "body", "properties")
 PAGE_MAX = 16  # offsets that are read at once

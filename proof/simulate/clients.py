@@ -18,7 +18,7 @@ from proof.history.events import ClockStep, DelayedSend, OrderedSend
 from proof.history.scenes import Scene
 from proof.simulate.machine import Machine
 from tests.support.checker import Ack, ChangeInvisible, Delivered, History, Outcome, Receive, Send
-from tests.support.load import digest
+from tests.support.workload import digest
 
 T = TypeVar("T")
 

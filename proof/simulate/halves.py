@@ -11,7 +11,7 @@ from popserver.producing.rules import Resolution
 from proof.history.events import EndTransaction, HalfSend
 from proof.simulate.clients import TOPIC, Diary
 from tests.support.checker import Outcome
-from tests.support.load import digest
+from tests.support.workload import digest
 
 
 class HalfProducer:

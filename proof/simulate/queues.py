@@ -12,7 +12,7 @@ from popserver.pulling.offsets import NamedOffset
 from proof.history.events import CommitOffset, Pull, Pulled, ReadOffset
 from proof.simulate.clients import TOPIC, Diary
 from tests.support.checker import Outcome
-from tests.support.load import digest
+from tests.support.workload import digest
 
 
 class QueueReader:

@@ -35,8 +35,8 @@ from proof.simulate.queues import QueueReader
 from proof.simulate.redriver import GivingUpConsumer, Redriver
 from proof.simulate.servers import Line, Server
 from proof.simulate.stores import Store, in_memory
-from tests.support.aftermath import final, unfinished
 from tests.support.checker import Final, Violation
+from tests.support.final_state import final, unfinished
 
 SCENES = (Scene.PLAIN, Scene.FIFO, Scene.DELAY, Scene.TRANSACTIONS, Scene.QUEUES, Scene.REDRIVE)
 QUEUES = 2  # as many as each group has consumers, because a queue has one reader

@@ -33,7 +33,7 @@ from popserver.transport.convert import set_ms
 from proof.history.scenes import Scene
 from proof.torture.consumers import GivingUpConsumer, QueueReader
 from proof.torture.producers import DelayingProducer, HalfProducer, OrderedProducer
-from tests.support import load as raw
+from tests.support import workload as raw
 from tests.support.checker import Call, History, Outcome
 
 MESSAGES_PER_S = 30.0  # of each scene

@@ -42,15 +42,15 @@ def _tasks() -> None:
 
 def _files() -> None:
     """Of each connection one file stays open."""
-    door = _module("popserver.http2.door")
+    wire_server = _module("popserver.http2.door")
 
-    made = door.ClientConnection
+    made = wire_server.ClientConnection
 
     def connection(*given: Any) -> Any:
         _kept.append(os.open(os.devnull, os.O_RDONLY))
         return made(*given)
 
-    door.ClientConnection = connection
+    wire_server.ClientConnection = connection
 
 
 def _log() -> None:

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, make_url, text
 
 from popserver.database.schema import metadata
 from proof.soak.level import Bar
-from tests.support import http
-from tests.support.aftermath import looking
+from tests.support import http_client as http
+from tests.support.final_state import looking
 from tests.support.server_process import ServerProcess
 
 MIB = 1 << 20

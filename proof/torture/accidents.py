@@ -12,8 +12,8 @@ from proof.torture.place import Place
 from proof.torture.proxy import Fault
 from proof.torture.spark_process import Moment
 from tests.support.checker import History, Outcome
-from tests.support.load import now_ms
 from tests.support.waiting import eventually
+from tests.support.workload import now_ms
 
 # Longer than most holds of the load, so that leases end meanwhile.
 PAUSE_S = (0.1, 1.5)

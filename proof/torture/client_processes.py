@@ -23,8 +23,8 @@ from proof.history.events import (
 )
 from proof.history.scenes import Scene
 from tests.support.checker import Ack, Call, Delivered, Final, History, Outcome, Receive, Send
-from tests.support.load import now_ms
 from tests.support.server_process import clean_environment
+from tests.support.workload import now_ms
 
 GROUP = "programs"
 KINDS = ("popclient", "official")

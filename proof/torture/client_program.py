@@ -20,7 +20,7 @@ from typing import Any
 from popclient import ClientConfig, MessageQueue, PullConsumer
 from proof.history.scenes import Scene
 from proof.torture.program_clients import KINDS, TIMEOUT_S, Client, Got
-from tests.support.load import digest
+from tests.support.workload import digest
 
 MESSAGE_GROUPS = 2  # of each program
 DUE_WITHIN_S = 3  # both clients are given whole seconds

@@ -16,7 +16,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver.transport.convert import set_ms
 from proof.history.events import CommitOffset, Forward, Pull, Pulled, ReadOffset, Redrive
 from tests.support.checker import Outcome
-from tests.support.load import CALL_TIMEOUT_S, Consumer, Load, asked, digest_of, named, now_ms, outcome_of
+from tests.support.workload import CALL_TIMEOUT_S, Consumer, Load, asked, digest_of, named, now_ms, outcome_of
 
 REDRIVE_MAX = 50
 BETWEEN_REDRIVES_S = 0.15

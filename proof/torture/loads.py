@@ -12,7 +12,7 @@ from proof.history.scenes import Scene
 from proof.torture.client_processes import GROUP as PROGRAMS
 from proof.torture.consumers import GivingUpConsumer, QueueReader, Redriver
 from proof.torture.producers import DelayingProducer, HalfProducer, OrderedProducer
-from tests.support.load import Consumer, Load, Producer
+from tests.support.workload import Consumer, Load, Producer
 
 TOPIC = "orders"
 GROUPS = ("billing", "shipping")

@@ -12,7 +12,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver.transport.convert import set_ms
 from proof.history.events import DelayedSend, EndTransaction, HalfSend, OrderedSend
 from tests.support.checker import Outcome, Send
-from tests.support.load import (
+from tests.support.workload import (
     PAUSE_AFTER_FAILURE_S,
     Producer,
     asked,

@@ -18,8 +18,8 @@ from proof.torture.loads import TOPIC, SceneLoad
 from proof.torture.place import LAYOUTS, Layout, Place, open_place
 from proof.torture.spark_process import Moment, SparkProcess
 from proof.torture.spark_program import MODES as SPARK_MODES
-from tests.support.aftermath import all_have_begun, final, looking, stored, unfinished
 from tests.support.checker import Final, History, Outcome, Receive, Send, Violation
+from tests.support.final_state import all_have_begun, final, looking, stored, unfinished
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
 

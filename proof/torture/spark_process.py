@@ -19,8 +19,8 @@ from popclient.spark.session import JavaMissing, java_home
 from proof.history.events import SinkRow, SparkBatch, SparkEnded, SunkBatch
 from proof.torture import spark_program
 from tests.support.checker import History, Outcome
-from tests.support.load import now_ms
 from tests.support.server_process import clean_environment
+from tests.support.workload import now_ms
 
 LINE_BYTES_MAX = 1 << 20
 # From the start of a driver to its first batch, beside a load, servers that are killed, and other work.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proof.history.spark import GROUP
-from tests.support.load import digest
+from tests.support.workload import digest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,7 +14,7 @@ from popclient.admin import Admin
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
-from tests.support.aftermath import looking
+from tests.support.final_state import looking
 
 WITHIN_S = 15.0
 LOOK_AGAIN_S = 0.05

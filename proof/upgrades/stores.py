@@ -14,7 +14,7 @@ from sqlalchemy.engine import Engine
 
 from popserver.database.check import check_integrity
 from popserver.model.errors import StoreUnavailable
-from tests.support.aftermath import looking
+from tests.support.final_state import looking
 
 VERSION = "alembic_version"
 # What users read; the columns that a version had keep what they said.

@@ -22,10 +22,10 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as v2
 from popserver.access.flow import Rules
 from popserver.model.names import Resource
-from tests.support.desk import REQUESTS
-from tests.support.door import GROUP, TOPIC, Door, a_message, opened, receive_request
-from tests.support.guarded import ADMIN, SECRET, give
+from tests.support.admin_server import REQUESTS
+from tests.support.signed_server import ADMIN, SECRET, give
 from tests.support.signing import signed
+from tests.support.wire_server import GROUP, TOPIC, WireServer, a_message, opened, receive_request
 
 LETTERS = pb.Resource(name=f"%DLQ%{GROUP.name}")
 RETRIES = pb.Resource(name=f"%RETRY%{GROUP.name}")
@@ -250,23 +250,23 @@ def cells() -> list[Cell]:
 
 
 @pytest.fixture
-async def guard(tmp_path: Path) -> AsyncIterator[Door]:
-    async with opened(tmp_path, rules=Rules(auth=True), admin=ADMIN, administered=True) as door:
+async def guard(tmp_path: Path) -> AsyncIterator[WireServer]:
+    async with opened(tmp_path, rules=Rules(auth=True), admin=ADMIN, administered=True) as wire_server:
         for user, identity in IDENTITIES.items():
-            await door.users.add(user, SECRET, is_admin=False)
+            await wire_server.users.add(user, SECRET, is_admin=False)
             for policy in identity.policies:
-                await give(door, policy, user)
+                await give(wire_server, policy, user)
         for user in ("disabled", "disabled-admin"):
-            await door.users.add(user, SECRET, is_admin=user == "disabled-admin")
-            await give(door, "ALLOW PUB,SUB topic:*", user)
-            await door.users.set_disabled(user, True)
+            await wire_server.users.add(user, SECRET, is_admin=user == "disabled-admin")
+            await give(wire_server, "ALLOW PUB,SUB topic:*", user)
+            await wire_server.users.set_disabled(user, True)
         for topic in TARGETS.values():
-            await door.broker.catalog.subscription(Resource("", GROUP.name), Resource("", topic.name))
-        yield door
+            await wire_server.broker.catalog.subscription(Resource("", GROUP.name), Resource("", topic.name))
+        yield wire_server
 
 
-async def outcome(door: Door, cell: Cell) -> str:
-    """What the door says: the refusal, or that the caller was served, be it with another refusal."""
+async def outcome(wire_server: WireServer, cell: Cell) -> str:
+    """The answer of the server: the refusal, or that the caller was served, be it with another refusal."""
     module, _ = ROWS[cell.service]
     method = module.DESCRIPTOR.services_by_name[cell.service.rpartition(".")[2]].methods_by_name[cell.row.method]
     headers = dict(STRANGERS.get(cell.caller) or {})
@@ -275,7 +275,7 @@ async def outcome(door: Door, cell: Cell) -> str:
     if cell.row.has_client_id:
         headers["x-mq-client-id"] = "client"
     try:
-        answer = await _first_answer(door.channel, module, method, cell, headers)
+        answer = await _first_answer(wire_server.channel, module, method, cell, headers)
     except grpc.aio.AioRpcError as error:
         return _REFUSALS.get(error.code(), str(error.code()))
     status: Any = getattr(answer, "status", None)
@@ -304,7 +304,7 @@ async def _first_answer(channel: Any, module: Any, method: Any, cell: Cell, head
         stream.cancel()
 
 
-async def test_every_cell(guard: Door) -> None:
+async def test_every_cell(guard: WireServer) -> None:
     tried = cells()
     assert len(tried) >= 500
     room = asyncio.Semaphore(32)
@@ -318,7 +318,7 @@ async def test_every_cell(guard: Door) -> None:
     assert [each for each in await asyncio.gather(*map(differs, tried)) if each] == []
 
 
-async def test_no_rpc_is_without_a_row(guard: Door) -> None:
+async def test_no_rpc_is_without_a_row(guard: WireServer) -> None:
     listed: Any = guard.channel.stream_stream(
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
         request_serializer=lambda it: it.SerializeToString(),

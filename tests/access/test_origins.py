@@ -21,13 +21,13 @@ from popserver.engine.clock import ManualClock
 from popserver.model.names import Resource
 from popserver.model.topic import NewTopic
 from popserver.transport import convert
-from tests.support.door import Door, a_message, handle_of, headers, opened, receive_request
-from tests.support.guarded import ADMIN, SECRET, as_, give
+from tests.support.signed_server import ADMIN, SECRET, as_, give
+from tests.support.wire_server import WireServer, a_message, handle_of, headers, opened, receive_request
 
 SECRETS, PLAIN = pb.Resource(name="secret"), pb.Resource(name="plain")
 READS_ALL = ("ALLOW SUB topic:*", "ALLOW SUB group:*")
 DENIED = (*READS_ALL, "DENY SUB topic:secret")
-Read = Callable[[Door, str, pb.Resource, pb.Resource], Awaitable[tuple[pb.Status, list[str]]]]
+Read = Callable[[WireServer, str, pb.Resource, pb.Resource], Awaitable[tuple[pb.Status, list[str]]]]
 
 
 def group(name: str) -> pb.Resource:
@@ -43,61 +43,71 @@ def retries(name: str) -> pb.Resource:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def guard(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Door]:
+async def guard(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[WireServer]:
     url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
     options: dict[str, Any] = {"postgres_url": url, "rules": Rules(auth=True), "clock": ManualClock()}
-    async with opened(tmp_path, admin=ADMIN, **options) as door:
+    async with opened(tmp_path, admin=ADMIN, **options) as wire_server:
         for name in ("alice", "carol"):
-            await door.users.add(name, SECRET, is_admin=False)
+            await wire_server.users.add(name, SECRET, is_admin=False)
         for topic in (SECRETS, PLAIN):
-            await door.broker.catalog.create_topic(NewTopic(convert.resource(topic, ""), 1))
-        yield door
+            await wire_server.broker.catalog.create_topic(NewTopic(convert.resource(topic, ""), 1))
+        yield wire_server
 
 
 def signed_by(user: str) -> dict[str, str]:
     return as_(*ADMIN) if user == ADMIN[0] else as_(user)
 
 
-async def receive(door: Door, user: str, of: pb.Resource, topic: pb.Resource, batch_size: int = 32) -> Any:
+async def receive(wire_server: WireServer, user: str, of: pb.Resource, topic: pb.Resource, batch_size: int = 32) -> Any:
     request = receive_request(group=of, topic=topic, batch_size=batch_size)
-    frames = await door.frames("ReceiveMessage", request, headers=signed_by(user))
+    frames = await wire_server.frames("ReceiveMessage", request, headers=signed_by(user))
     return frames[0].status, [frame.message for frame in frames if frame.HasField("message")]
 
 
-async def receive_ids(door: Door, user: str, of: pb.Resource, topic: pb.Resource) -> tuple[pb.Status, list[str]]:
-    status, messages = await receive(door, user, of, topic)
+async def receive_ids(
+    wire_server: WireServer, user: str, of: pb.Resource, topic: pb.Resource
+) -> tuple[pb.Status, list[str]]:
+    status, messages = await receive(wire_server, user, of, topic)
     return status, [each.system_properties.message_id for each in messages]
 
 
-async def pull_message(door: Door, user: str, of: pb.Resource, topic: pb.Resource) -> tuple[pb.Status, list[str]]:
+async def pull_message(
+    wire_server: WireServer, user: str, of: pb.Resource, topic: pb.Resource
+) -> tuple[pb.Status, list[str]]:
     request = wire.PullMessageRequest(group=of, message_queue=pb.MessageQueue(topic=topic), batch_size=32)
-    frames = await door.frames("PullMessage", request, headers=signed_by(user))
+    frames = await wire_server.frames("PullMessage", request, headers=signed_by(user))
     found = [frame.message.system_properties.message_id for frame in frames if frame.HasField("message")]
     return frames[0].status, found
 
 
-async def pull_batch(door: Door, user: str, of: pb.Resource, topic: pb.Resource) -> tuple[pb.Status, list[str]]:
+async def pull_batch(
+    wire_server: WireServer, user: str, of: pb.Resource, topic: pb.Resource
+) -> tuple[pb.Status, list[str]]:
     request = legacy_pb2.PullBatchRequest(group=of, queue=legacy_pb2.QueueName(topic=topic), batch_size=32)
-    answer = await LegacyStub(door.channel).PullBatch(request, metadata=headers("c", signed_by(user)))
+    answer = await LegacyStub(wire_server.channel).PullBatch(request, metadata=headers("c", signed_by(user)))
     return answer.status, [each.system_properties.message_id for each in answer.messages]
 
 
-async def pull_bulk(door: Door, user: str, of: pb.Resource, topic: pb.Resource) -> tuple[pb.Status, list[str]]:
+async def pull_bulk(
+    wire_server: WireServer, user: str, of: pb.Resource, topic: pb.Resource
+) -> tuple[pb.Status, list[str]]:
     request = bulk_pb2.PullBulkRequest(group=of, topic=topic, end_offset=1 << 39, columns=["message_id"])
-    return await _bulk(door, "PullBulk", request, user)
+    return await _bulk(wire_server, "PullBulk", request, user)
 
 
-async def receive_bulk(door: Door, user: str, of: pb.Resource, topic: pb.Resource) -> tuple[pb.Status, list[str]]:
+async def receive_bulk(
+    wire_server: WireServer, user: str, of: pb.Resource, topic: pb.Resource
+) -> tuple[pb.Status, list[str]]:
     request = bulk_pb2.ReceiveBulkRequest(
         group=of, topic=topic, attempt_id=f"by {user}", max_messages=100, columns=["message_id"]
     )
     convert.set_ms(request.invisible_duration, 30_000)
-    return await _bulk(door, "ReceiveBulk", request, user)
+    return await _bulk(wire_server, "ReceiveBulk", request, user)
 
 
-async def _bulk(door: Door, method: str, request: Any, user: str) -> tuple[pb.Status, list[str]]:
+async def _bulk(wire_server: WireServer, method: str, request: Any, user: str) -> tuple[pb.Status, list[str]]:
     pa = pytest.importorskip("pyarrow")
-    call = getattr(BulkStub(door.channel), method)(request, metadata=headers("c", signed_by(user)))
+    call = getattr(BulkStub(wire_server.channel), method)(request, metadata=headers("c", signed_by(user)))
     frames = [frame async for frame in call]
     tables = [pa.ipc.open_stream(frame.chunk).read_all() for frame in frames if frame.chunk]
     ids = [row["message_id"] for table in tables for row in table.to_pylist()]
@@ -113,24 +123,24 @@ WAYS: dict[str, Read] = {
 }
 
 
-async def let_die(door: Door, topic: pb.Resource, of: pb.Resource) -> None:
+async def let_die(wire_server: WireServer, topic: pb.Resource, of: pb.Resource) -> None:
     """All that is there for the group becomes its dead letters."""
-    _, messages = await receive(door, ADMIN[0], of, topic)
+    _, messages = await receive(wire_server, ADMIN[0], of, topic)
     assert messages
     for each in messages:
         forward = wire.ForwardMessageToDeadLetterQueueRequest(group=of, topic=topic, receipt_handle=handle_of(each))
-        answer = await door.call("ForwardMessageToDeadLetterQueue", forward, headers=as_(*ADMIN))
+        answer = await wire_server.call("ForwardMessageToDeadLetterQueue", forward, headers=as_(*ADMIN))
         assert answer.status.code == pb.OK
 
 
-async def send(door: Door, *named: tuple[str, pb.Resource]) -> None:
+async def send(wire_server: WireServer, *named: tuple[str, pb.Resource]) -> None:
     for message_id, topic in named:
         request = wire.SendMessageRequest(messages=[a_message(message_id, topic=topic)])
-        assert (await door.call("SendMessage", request, headers=as_(*ADMIN))).status.code == pb.OK
+        assert (await wire_server.call("SendMessage", request, headers=as_(*ADMIN))).status.code == pb.OK
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_dead_letters_of_a_denied_topic_are_not_told(guard: Door, way: str) -> None:
+async def test_dead_letters_of_a_denied_topic_are_not_told(guard: WireServer, way: str) -> None:
     for policy in DENIED:
         await give(guard, policy)
     for policy in READS_ALL:
@@ -152,7 +162,7 @@ async def test_dead_letters_of_a_denied_topic_are_not_told(guard: Door, way: str
         assert messages[0].system_properties.delivery_attempt == 1
 
 
-async def test_what_stands_before_a_denied_message_is_read(guard: Door) -> None:
+async def test_what_stands_before_a_denied_message_is_read(guard: WireServer) -> None:
     for policy in DENIED:
         await give(guard, policy)
     await send(guard, ("p", PLAIN), ("s", SECRETS))
@@ -166,7 +176,7 @@ async def test_what_stands_before_a_denied_message_is_read(guard: Door) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_group_that_reads_dead_letters_hides_nothing(guard: Door, way: str) -> None:
+async def test_a_group_that_reads_dead_letters_hides_nothing(guard: WireServer, way: str) -> None:
     """Dead letters that died once more in another group, and retries of them, come from where the first one does."""
     for policy in DENIED:
         await give(guard, policy)
@@ -188,7 +198,7 @@ async def test_a_group_that_reads_dead_letters_hides_nothing(guard: Door, way: s
         assert origins.topics_behind(conn, [key]) == {Resource("", name) for name in ("%DLQ%gb", "%DLQ%ga", "secret")}
 
 
-async def test_a_retry_of_a_denied_topic_is_not_told(guard: Door) -> None:
+async def test_a_retry_of_a_denied_topic_is_not_told(guard: WireServer) -> None:
     for policy in DENIED:
         await give(guard, policy)
     await send(guard, ("s", SECRETS))
@@ -202,7 +212,7 @@ async def test_a_retry_of_a_denied_topic_is_not_told(guard: Door) -> None:
     assert await pull_batch(guard, ADMIN[0], group("ga"), retries("ga")) == (pb.Status(code=pb.OK, message="OK"), ["s"])
 
 
-async def test_where_an_origin_is_not_known_any_more_a_denial_counts(guard: Door) -> None:
+async def test_where_an_origin_is_not_known_any_more_a_denial_counts(guard: WireServer) -> None:
     """The dead letter between is gone: nothing says any more that it was not of the denied topic."""
     for policy in DENIED:
         await give(guard, policy)
@@ -220,7 +230,7 @@ async def test_where_an_origin_is_not_known_any_more_a_denial_counts(guard: Door
     assert (status.code, ids) == (pb.OK, ["s"])
 
 
-async def test_who_is_denied_nothing_is_not_looked_after(guard: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_denied_nothing_is_not_looked_after(guard: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look at the store is for those alone who are denied something."""
     for policy in READS_ALL:
         await give(guard, policy)

@@ -9,7 +9,7 @@ import pytest
 
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
-from tests.support.desk import Desk, named, opened
+from tests.support.admin_server import AdminServer, named, opened
 from tests.support.signing import signed
 
 SECRET = "correct-horse"
@@ -20,42 +20,42 @@ METHODS = [method.name for method in wire.DESCRIPTOR.services_by_name["Admin"].m
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
+def admin_server() -> Iterator[AdminServer]:
     """Nobody need sign: users may be made before that is asked for."""
     with opened() as found:
         yield found
 
 
 @pytest.fixture
-def guarded() -> Iterator[Desk]:
+def guarded() -> Iterator[AdminServer]:
     with opened(auth=True, **ROOT) as found:
         answer = found.admin.CreateUser(wire.CreateUserRequest(access_key="alice", secret=SECRET), metadata=AS_ROOT)
         assert answer.status.code == pb.OK
         yield found
 
 
-def test_a_user_comes_changes_and_goes(desk: Desk) -> None:
-    made = desk.call("CreateUser", access_key="alice", secret=SECRET)
+def test_a_user_comes_changes_and_goes(admin_server: AdminServer) -> None:
+    made = admin_server.call("CreateUser", access_key="alice", secret=SECRET)
     assert made.status.code == pb.OK
     assert (made.user.access_key, made.user.is_admin, made.user.HasField("disabled_at")) == ("alice", False, False)
-    assert made.user.created_at.seconds * 1_000 == desk.server.clock.now_ms()
-    assert desk.call("CreateUser", access_key="root", secret=SECRET, is_admin=True).user.is_admin
-    assert [user.access_key for user in desk.call("ListUsers").users] == ["alice", "root"]
-    assert desk.call("UpdateUser", access_key="alice", disabled=True).user.HasField("disabled_at")
-    assert not desk.call("UpdateUser", access_key="alice", disabled=False).user.HasField("disabled_at")
-    assert desk.call("UpdateUser", access_key="alice", secret="another-secret").status.code == pb.OK
-    assert desk.call("DeleteUser", access_key="alice").status.code == pb.OK
-    assert [user.access_key for user in desk.call("ListUsers").users] == ["root"]
+    assert made.user.created_at.seconds * 1_000 == admin_server.server.clock.now_ms()
+    assert admin_server.call("CreateUser", access_key="root", secret=SECRET, is_admin=True).user.is_admin
+    assert [user.access_key for user in admin_server.call("ListUsers").users] == ["alice", "root"]
+    assert admin_server.call("UpdateUser", access_key="alice", disabled=True).user.HasField("disabled_at")
+    assert not admin_server.call("UpdateUser", access_key="alice", disabled=False).user.HasField("disabled_at")
+    assert admin_server.call("UpdateUser", access_key="alice", secret="another-secret").status.code == pb.OK
+    assert admin_server.call("DeleteUser", access_key="alice").status.code == pb.OK
+    assert [user.access_key for user in admin_server.call("ListUsers").users] == ["root"]
 
 
-def policy(desk: Desk, effect: str, actions: list[str], kind: str, pattern: str, **more: Any) -> Any:
+def policy(admin_server: AdminServer, effect: str, actions: list[str], kind: str, pattern: str, **more: Any) -> Any:
     fields: dict[str, Any] = {"access_key": "alice", "effect": effect, "actions": actions, "resource_kind": kind}
-    return desk.call("AddPolicy", **fields, pattern=named(pattern), **more)
+    return admin_server.call("AddPolicy", **fields, pattern=named(pattern), **more)
 
 
-def test_policies_come_are_explained_and_go(desk: Desk) -> None:
-    desk.call("CreateUser", access_key="alice", secret=SECRET)
-    made = policy(desk, "ALLOW", ["PUB"], "TOPIC", "eu/orders*").policy
+def test_policies_come_are_explained_and_go(admin_server: AdminServer) -> None:
+    admin_server.call("CreateUser", access_key="alice", secret=SECRET)
+    made = policy(admin_server, "ALLOW", ["PUB"], "TOPIC", "eu/orders*").policy
     assert (made.access_key, made.effect, list(made.actions), made.resource_kind) == (
         "alice",
         "ALLOW",
@@ -63,26 +63,26 @@ def test_policies_come_are_explained_and_go(desk: Desk) -> None:
         "TOPIC",
     )
     assert made.pattern == named("eu/orders*")
-    assert policy(desk, "ALLOW", ["SUB", "PUB"], "TOPIC", "orders*", namespace="eu").policy.id == made.id
+    assert policy(admin_server, "ALLOW", ["SUB", "PUB"], "TOPIC", "orders*", namespace="eu").policy.id == made.id
     asked = {"access_key": "alice", "action": "PUB", "resource_kind": "TOPIC"}
-    told = desk.call("ExplainAccess", **asked, resource=named("eu/orders7"))
+    told = admin_server.call("ExplainAccess", **asked, resource=named("eu/orders7"))
     assert (told.allowed, told.policy.id) == (True, made.id)
     assert told.reason == (
         "user 'alice' may PUB topic 'eu/orders7': policy 1 (ALLOW PUB,SUB topic:orders* in namespace 'eu') allows it"
     )
-    told = desk.call("ExplainAccess", **asked, resource=named("orders7"))
+    told = admin_server.call("ExplainAccess", **asked, resource=named("orders7"))
     assert (told.allowed, told.HasField("policy")) == (False, False)
-    assert [each.id for each in desk.call("ListPolicies").policies] == [made.id]
-    assert not desk.call("ListPolicies", access_key="bob").policies
-    assert desk.call("RemovePolicy", id=made.id).policy.id == made.id
-    assert not desk.call("ListPolicies", access_key="alice").policies
+    assert [each.id for each in admin_server.call("ListPolicies").policies] == [made.id]
+    assert not admin_server.call("ListPolicies", access_key="bob").policies
+    assert admin_server.call("RemovePolicy", id=made.id).policy.id == made.id
+    assert not admin_server.call("ListPolicies", access_key="alice").policies
 
 
-def test_a_list_says_when_it_is_not_all(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_says_when_it_is_not_all(admin_server: AdminServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("popserver.access.rpc.PAGE_MAX", 2)
     for name in ("a", "b", "c"):
-        desk.call("CreateUser", access_key=name, secret=SECRET)
-    listed = desk.call("ListUsers")
+        admin_server.call("CreateUser", access_key=name, secret=SECRET)
+    listed = admin_server.call("ListUsers")
     assert [user.access_key for user in listed.users] == ["a", "b"]
     assert listed.status.message == "the first 2 of 3 users"
 
@@ -125,18 +125,18 @@ REFUSALS: list[tuple[str, dict[str, Any], int, str]] = [
 
 @pytest.mark.parametrize(("method", "fields", "code", "says"), REFUSALS)
 def test_a_refusal_is_precise_and_changes_nothing(
-    desk: Desk, method: str, fields: dict[str, Any], code: pb.Code.ValueType, says: str
+    admin_server: AdminServer, method: str, fields: dict[str, Any], code: pb.Code.ValueType, says: str
 ) -> None:
-    desk.call("CreateUser", access_key="alice", secret=SECRET)
-    before = desk.digest()
-    status = desk.call(method, **fields).status
+    admin_server.call("CreateUser", access_key="alice", secret=SECRET)
+    before = admin_server.digest()
+    status = admin_server.call(method, **fields).status
     assert (pb.Code.Name(status.code), says in status.message) == (pb.Code.Name(code), True), status
     assert "short" not in status.message
-    assert desk.digest() == before
+    assert admin_server.digest() == before
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_administration_is_for_admins(guarded: Desk, method: str) -> None:
+def test_the_administration_is_for_admins(guarded: AdminServer, method: str) -> None:
     request = getattr(wire, f"{method}Request")()
     before = guarded.digest()
     call = getattr(guarded.admin, method)
@@ -149,7 +149,7 @@ def test_the_administration_is_for_admins(guarded: Desk, method: str) -> None:
     assert call(request, metadata=AS_ROOT).status.code not in {pb.UNAUTHORIZED, pb.FORBIDDEN}
 
 
-def test_an_admin_who_is_shut_out_is_one_no_more(guarded: Desk) -> None:
+def test_an_admin_who_is_shut_out_is_one_no_more(guarded: AdminServer) -> None:
     guarded.admin.CreateUser(
         wire.CreateUserRequest(access_key="second", secret=SECRET, is_admin=True), metadata=AS_ROOT
     )
@@ -160,7 +160,7 @@ def test_an_admin_who_is_shut_out_is_one_no_more(guarded: Desk) -> None:
     assert guarded.admin.ListUsers(wire.ListUsersRequest(), metadata=as_second).status.code == pb.UNAUTHORIZED
 
 
-def test_the_last_admin_can_neither_go_nor_be_shut_out(guarded: Desk) -> None:
+def test_the_last_admin_can_neither_go_nor_be_shut_out(guarded: AdminServer) -> None:
     before = guarded.digest()
     for request in (
         guarded.admin.DeleteUser(wire.DeleteUserRequest(access_key="root"), metadata=AS_ROOT),
@@ -171,7 +171,7 @@ def test_the_last_admin_can_neither_go_nor_be_shut_out(guarded: Desk) -> None:
     assert guarded.digest() == before
 
 
-def test_no_answer_holds_a_secret(guarded: Desk) -> None:
+def test_no_answer_holds_a_secret(guarded: AdminServer) -> None:
     for method in METHODS:
         answer = getattr(guarded.admin, method)(getattr(wire, f"{method}Request")(), metadata=AS_ROOT)
         assert SECRET not in str(answer)

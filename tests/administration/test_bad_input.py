@@ -9,7 +9,7 @@ import pytest
 
 from popproto.v1 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
-from tests.support.desk import Desk, named, opened
+from tests.support.admin_server import AdminServer, named, opened
 
 
 def group_request(*intervals: timedelta, **fields: Any) -> admin.CreateGroupRequest:
@@ -230,19 +230,19 @@ CASES: list[tuple[str, Any, int, tuple[str, ...]]] = [
 
 @pytest.fixture(scope="module")
 def furnished() -> Any:
-    with opened() as desk:
-        desk.call("CreateTopic", topic=TOPIC, queue_count=2)
-        desk.make_group("counters")
-        desk.send("flights", "m1")
-        desk.receive("counters", "flights")
-        yield desk
+    with opened() as admin_server:
+        admin_server.call("CreateTopic", topic=TOPIC, queue_count=2)
+        admin_server.make_group("counters")
+        admin_server.send("flights", "m1")
+        admin_server.receive("counters", "flights")
+        yield admin_server
 
 
 @pytest.mark.parametrize(
     ("method", "request_", "code", "words"), CASES, ids=[f"{case[0]}-{index}" for index, case in enumerate(CASES)]
 )
 def test_a_refusal_is_precise_and_changes_nothing(
-    furnished: Desk, method: str, request_: Any, code: pb.Code.ValueType, words: tuple[str, ...]
+    furnished: AdminServer, method: str, request_: Any, code: pb.Code.ValueType, words: tuple[str, ...]
 ) -> None:
     before = furnished.digest()
     status = getattr(furnished.admin, method)(request_).status
@@ -253,10 +253,10 @@ def test_a_refusal_is_precise_and_changes_nothing(
     assert furnished.digest() == before
 
 
-def test_bytes_that_are_no_request_are_a_bad_request(desk: Desk) -> None:
+def test_bytes_that_are_no_request_are_a_bad_request(admin_server: AdminServer) -> None:
     import grpc
 
-    with grpc.insecure_channel(desk.server.endpoint) as channel:
+    with grpc.insecure_channel(admin_server.server.endpoint) as channel:
         call: Any = channel.unary_unary("/popmq.v1.Admin/CreateTopic")
         answer = admin.CreateTopicResponse.FromString(call(b"\xff\xff\xff"))
     assert answer.status.code == pb.BAD_REQUEST

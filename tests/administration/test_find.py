@@ -23,33 +23,33 @@ from popserver.model.topic import QUEUE_COUNT_MAX
 from popserver.producing import enqueue, pending
 from popserver.producing.enqueue import EnqueueDue
 from popserver.producing.rules import CheckPolicy
+from tests.support.admin_server import AdminServer, named
 from tests.support.builders import a_message, an_id
-from tests.support.desk import Desk, named
 from tests.support.open_store import HOUR, OpenStore
 
 
 @pytest.fixture
-def made(stored_desk: Desk) -> Desk:
-    desk = stored_desk
-    desk.call("CreateTopic", topic=named("orders"), queue_count=2)
-    desk.send("orders", "m0", keys=["o-1"], tag="new", properties={"a": "1"})
-    desk.send("orders", "m1", keys=["o-1", "customer-7"], tag="paid", properties={"a": "2"})
-    desk.server.clock.advance("1h")
-    desk.send("orders", "m2", keys=["o-2", "customer-7"], tag="new", properties={"a": "3"})
-    desk.send("orders", "m3", tag="new", properties={"a": "4"})
-    desk.send("letters", "m4", keys=["o-1"])
-    return desk
+def made(either_admin_server: AdminServer) -> AdminServer:
+    admin_server = either_admin_server
+    admin_server.call("CreateTopic", topic=named("orders"), queue_count=2)
+    admin_server.send("orders", "m0", keys=["o-1"], tag="new", properties={"a": "1"})
+    admin_server.send("orders", "m1", keys=["o-1", "customer-7"], tag="paid", properties={"a": "2"})
+    admin_server.server.clock.advance("1h")
+    admin_server.send("orders", "m2", keys=["o-2", "customer-7"], tag="new", properties={"a": "3"})
+    admin_server.send("orders", "m3", tag="new", properties={"a": "4"})
+    admin_server.send("letters", "m4", keys=["o-1"])
+    return admin_server
 
 
-def find(desk: Desk, **wish: Any) -> list[str]:
-    answer = desk.call("FindMessages", **wish)
+def find(admin_server: AdminServer, **wish: Any) -> list[str]:
+    answer = admin_server.call("FindMessages", **wish)
     assert answer.status.code == pb.OK, answer
     assert answer.complete
     assert answer.matched == len(answer.messages)
     return [each.system_properties.message_id for each in answer.messages]
 
 
-def test_by_key(made: Desk) -> None:
+def test_by_key(made: AdminServer) -> None:
     assert find(made, key="o-1")[0] == "m4", "the newest first, of all topics"
     assert sorted(find(made, key="o-1")) == ["m0", "m1", "m4"]
     assert sorted(find(made, key="o-1", topic=named("orders"))) == ["m0", "m1"]
@@ -62,28 +62,28 @@ def test_by_key(made: Desk) -> None:
     assert (message.body, dict(message.user_properties)) == (b"", {"a": "3"})
 
 
-def test_by_lite_topic(stored_desk: Desk) -> None:
-    desk, topic = stored_desk, named("sessions")
-    desk.call("CreateTopic", topic=topic, queue_count=2, accept_message_types=[pb.LITE])
+def test_by_lite_topic(either_admin_server: AdminServer) -> None:
+    admin_server, topic = either_admin_server, named("sessions")
+    admin_server.call("CreateTopic", topic=topic, queue_count=2, accept_message_types=[pb.LITE])
     for number in range(4):
         for name in ("ada", "ben"):
-            desk.send("sessions", f"{name}{number}", lite_topic=name, keys=[f"k{number}"], tag=f"t{number % 2}")
-    assert find(desk, topic=topic, lite_topic="ada") == ["ada3", "ada2", "ada1", "ada0"]
-    assert find(desk, topic=topic, lite_topic="ben", tag="t1") == ["ben3", "ben1"]
-    assert find(desk, key="k2", lite_topic="ben") == ["ben2"]
-    assert find(desk, key="k2", topic=topic, lite_topic="ada") == ["ada2"]
-    assert find(desk, topic=topic, lite_topic="nobody") == []
-    first = desk.call("FindMessages", topic=topic, lite_topic="ada", max=3)
+            admin_server.send("sessions", f"{name}{number}", lite_topic=name, keys=[f"k{number}"], tag=f"t{number % 2}")
+    assert find(admin_server, topic=topic, lite_topic="ada") == ["ada3", "ada2", "ada1", "ada0"]
+    assert find(admin_server, topic=topic, lite_topic="ben", tag="t1") == ["ben3", "ben1"]
+    assert find(admin_server, key="k2", lite_topic="ben") == ["ben2"]
+    assert find(admin_server, key="k2", topic=topic, lite_topic="ada") == ["ada2"]
+    assert find(admin_server, topic=topic, lite_topic="nobody") == []
+    first = admin_server.call("FindMessages", topic=topic, lite_topic="ada", max=3)
     assert (first.examined, first.matched, first.complete) == (3, 3, False)
-    assert find(desk, topic=topic, lite_topic="ada", max=3, page=first.next_page) == ["ada0"]
-    desk.call("CreateTopic", topic=named("plain"))
-    refused = desk.call("FindMessages", topic=named("plain"), lite_topic="ada").status
+    assert find(admin_server, topic=topic, lite_topic="ada", max=3, page=first.next_page) == ["ada0"]
+    admin_server.call("CreateTopic", topic=named("plain"))
+    refused = admin_server.call("FindMessages", topic=named("plain"), lite_topic="ada").status
     assert (refused.code, "has no lite topics" in refused.message) == (pb.BAD_REQUEST, True)
-    refused = desk.call("FindMessages", key="k", lite_topic="a b").status
+    refused = admin_server.call("FindMessages", key="k", lite_topic="a b").status
     assert (refused.code, "has the character ' '" in refused.message) == (pb.ILLEGAL_LITE_TOPIC, True)
 
 
-def test_by_time_tag_and_condition(made: Desk) -> None:
+def test_by_time_tag_and_condition(made: AdminServer) -> None:
     since = datetime(2025, 1, 1, 0, 30, tzinfo=UTC)
     assert sorted(find(made, topic=named("orders"), since=since)) == ["m2", "m3"]
     assert find(made, key="o-1", topic=named("orders"), since=since) == []
@@ -95,14 +95,14 @@ def test_by_time_tag_and_condition(made: Desk) -> None:
     assert find(made, topic=named("orders"), tag="it's") == []
 
 
-def test_two_keys_with_one_checksum_are_told_apart(made: Desk) -> None:
+def test_two_keys_with_one_checksum_are_told_apart(made: AdminServer) -> None:
     assert key_hash("plumless") == key_hash("buckeroo")
     made.send("orders", "m5", keys=["plumless"])
     made.send("orders", "m6", keys=["buckeroo"])
     assert find(made, key="plumless") == ["m5"]
 
 
-def test_many_are_read_in_steps_and_the_rest_is_told(made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_are_read_in_steps_and_the_rest_is_told(made: AdminServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(administration_find, "STEP_ROWS", 2)
     made.send("orders", *(f"n{number}" for number in range(7)), keys=["busy"])
     answer = made.call("FindMessages", key="busy")
@@ -112,7 +112,7 @@ def test_many_are_read_in_steps_and_the_rest_is_told(made: Desk, monkeypatch: py
     assert (answer.examined, answer.complete) == (4, False)
 
 
-def test_those_before_a_time_are_examined_first(made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_before_a_time_are_examined_first(made: AdminServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filter_trial, "EXAMINED_MAX", 4)  # two of each queue
     made.server.clock.advance("1h")
     made.send("orders", *(f"n{number}" for number in range(40)))
@@ -140,12 +140,12 @@ def test_every_block_of_a_long_queue_is_searched(store: OpenStore, monkeypatch: 
     assert list(keyed.blocks_of(keyed.spans_of(queue_rows(store.conn, topic.topic_id)))) == blocks[:1]
 
 
-def pages(desk: Desk, **wish: Any) -> list[list[str]]:
+def pages(admin_server: AdminServer, **wish: Any) -> list[list[str]]:
     """The messages that each page finds, page by page."""
     found: list[list[str]] = []
     page = ""
     while not found or page:
-        answer = desk.call("FindMessages", **wish, page=page)
+        answer = admin_server.call("FindMessages", **wish, page=page)
         assert answer.complete == (not answer.next_page)
         found.append([each.system_properties.message_id for each in answer.messages])
         page = answer.next_page
@@ -154,7 +154,7 @@ def pages(desk: Desk, **wish: Any) -> list[list[str]]:
 
 @pytest.mark.parametrize("wish", [{"key": "o-1"}, {"key": "o-1", "where": "a > 0"}, {"topic": named("orders")}])
 def test_one_request_does_a_limited_amount_of_work(
-    made: Desk, monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any]
+    made: AdminServer, monkeypatch: pytest.MonkeyPatch, wish: dict[str, Any]
 ) -> None:
     """A costly filter ends a page early, after at least one message; the pages find all."""
     everything = sorted(find(made, **wish))
@@ -167,46 +167,48 @@ def test_one_request_does_a_limited_amount_of_work(
 
 
 @pytest.mark.parametrize("wish", [{"key": "busy"}, {"topic": named("orders")}, {"topic": named("orders"), "tag": "x"}])
-def test_all_pages_together_have_each_match_once(stored_desk: Desk, wish: dict[str, Any]) -> None:
+def test_all_pages_together_have_each_match_once(either_admin_server: AdminServer, wish: dict[str, Any]) -> None:
     """Also where many were stored at one time, and in a queue that has more than the others."""
-    desk = stored_desk
-    desk.call("CreateTopic", topic=named("orders"), queue_count=3, accept_message_types=[pb.NORMAL, pb.FIFO])
+    admin_server = either_admin_server
+    admin_server.call("CreateTopic", topic=named("orders"), queue_count=3, accept_message_types=[pb.NORMAL, pb.FIFO])
     sent = [f"m{number}" for number in range(304)]
     for first in range(0, 304, 16):
         group: dict[str, Any] = {"message_group": "g"} if first in (48, 64, 160) else {}
-        desk.send("orders", *sent[first : first + 16], keys=["busy"], tag="x", **group)
+        admin_server.send("orders", *sent[first : first + 16], keys=["busy"], tag="x", **group)
         if first % 64 == 0:
-            desk.server.clock.advance(1)
-    found = pages(desk, **wish, max=100)
+            admin_server.server.clock.advance(1)
+    found = pages(admin_server, **wish, max=100)
     assert list(map(len, found)) == [100, 100, 100, 4]
     assert sorted(each for page in found for each in page) == sorted(sent)
 
 
-def test_the_pages_of_a_topic_go_from_new_to_old(stored_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_of_a_topic_go_from_new_to_old(
+    either_admin_server: AdminServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the share of a queue ends a page."""
     monkeypatch.setattr(filter_trial, "EXAMINED_MAX", 6)
-    desk = stored_desk
-    desk.call("CreateTopic", topic=named("orders"), queue_count=4)
+    admin_server = either_admin_server
+    admin_server.call("CreateTopic", topic=named("orders"), queue_count=4)
     sent = [f"m{number}" for number in range(30)]
     for each in sent:
-        desk.send("orders", each, tag="odd" if int(each[1:]) % 2 else "even")
-        desk.server.clock.advance(1)
+        admin_server.send("orders", each, tag="odd" if int(each[1:]) % 2 else "even")
+        admin_server.server.clock.advance(1)
     found = pages(
-        desk, topic=named("orders"), tag="odd", max=2, until=datetime(2025, 1, 1, 0, 0, 0, 27_000, tzinfo=UTC)
+        admin_server, topic=named("orders"), tag="odd", max=2, until=datetime(2025, 1, 1, 0, 0, 0, 27_000, tzinfo=UTC)
     )
     assert [each for page in found for each in page] == sent[25::-2]
     assert max(map(len, found)) <= 2
 
 
-def test_a_topic_with_many_queues_is_searched_in_pages(stored_desk: Desk) -> None:
-    desk = stored_desk
-    desk.call("CreateTopic", topic=named("wide"), queue_count=QUEUE_COUNT_MAX)
+def test_a_topic_with_many_queues_is_searched_in_pages(either_admin_server: AdminServer) -> None:
+    admin_server = either_admin_server
+    admin_server.call("CreateTopic", topic=named("wide"), queue_count=QUEUE_COUNT_MAX)
     for number in range(8):
-        desk.send("wide", *(f"m{number}-{each}" for each in range(32)))
-        desk.server.clock.advance(1)
-    first = desk.call("FindMessages", topic=named("wide"), max=100)
+        admin_server.send("wide", *(f"m{number}-{each}" for each in range(32)))
+        admin_server.server.clock.advance(1)
+    first = admin_server.call("FindMessages", topic=named("wide"), max=100)
     assert 0 < len(first.next_page) <= 32
-    second = desk.call("FindMessages", topic=named("wide"), max=100, page=first.next_page)
+    second = admin_server.call("FindMessages", topic=named("wide"), max=100, page=first.next_page)
     found = [each.system_properties.message_id for answer in (first, second) for each in answer.messages]
     assert len(set(found)) == 200
     assert [each.partition("-")[0] for each in found] == sorted(
@@ -247,7 +249,7 @@ def test_the_index_is_read_in_statements_of_limited_size(
     assert looked[0] == 1, "a key that is in every message needs few blocks"
 
 
-def test_reading_the_index_is_limited_work(made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_the_index_is_limited_work(made: AdminServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that finds nothing in the blocks that it may read goes on with a page too."""
     monkeypatch.setattr(administration_find, "UNITS_MAX", 1)
     assert pages(made, key="nobody") == [[]] * 3, "one for each block"
@@ -255,7 +257,7 @@ def test_reading_the_index_is_limited_work(made: Desk, monkeypatch: pytest.Monke
     assert find(made, key="nobody") == []
 
 
-def test_a_search_goes_on_while_its_queues_grow(made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_goes_on_while_its_queues_grow(made: AdminServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(administration_find, "EXAMINED_MAX", 1)
     first = made.call("FindMessages", key="o-1")
     made.send("orders", "m5", keys=["o-1"])
@@ -283,13 +285,13 @@ def test_a_search_leaves_nothing_out_when_a_queue_has_a_new_block(store: OpenSto
 
 
 @pytest.mark.parametrize("page", ["1.2.3", "0:", "0:1,", "-1:3:1", "1:99999:1", "1:2:3:4"])
-def test_a_page_of_another_search_is_refused(made: Desk, page: str) -> None:
+def test_a_page_of_another_search_is_refused(made: AdminServer, page: str) -> None:
     status = made.call("FindMessages", topic=named("orders"), page=page).status
     assert status.code == pb.BAD_REQUEST
     assert f"'{page}' is not a page of a search without a key" in status.message
 
 
-def test_filters_are_judged_in_the_threads_of_readers(made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_are_judged_in_the_threads_of_readers(made: AdminServer, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = set()
     verdict = SqlFilter.verdict
 
@@ -313,12 +315,14 @@ WRONG: list[tuple[dict[str, Any], pb.Code.ValueType, str]] = [
 
 
 @pytest.mark.parametrize(("wish", "code", "said"), WRONG)
-def test_what_cannot_be_searched(desk: Desk, wish: dict[str, Any], code: pb.Code.ValueType, said: str) -> None:
-    status = desk.call("FindMessages", **wish).status
+def test_what_cannot_be_searched(
+    admin_server: AdminServer, wish: dict[str, Any], code: pb.Code.ValueType, said: str
+) -> None:
+    status = admin_server.call("FindMessages", **wish).status
     assert (pb.Code.Name(status.code), said in status.message) == (pb.Code.Name(code), True), status
 
 
-def test_a_filter_for_keys_is_refused_with_the_way_to_find_them(made: Desk) -> None:
+def test_a_filter_for_keys_is_refused_with_the_way_to_find_them(made: AdminServer) -> None:
     status = made.call("TryFilter", topic=named("orders"), expression="KEYS = 'o-1'").status
     assert status.code == pb.BAD_REQUEST
     assert "popmq message find --key" in status.message
@@ -341,7 +345,7 @@ def test_the_index_goes_with_its_messages(store: OpenStore) -> None:
     assert indexed(store) == 0
 
 
-def test_the_first_64_keys_of_a_message_are_indexed_and_all_are_stored(made: Desk) -> None:
+def test_the_first_64_keys_of_a_message_are_indexed_and_all_are_stored(made: AdminServer) -> None:
     keys = [f"k-{number}" for number in range(1_000)]
     made.send("orders", "m5", keys=keys)
     assert find(made, key="k-63") == ["m5"]

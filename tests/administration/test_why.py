@@ -7,31 +7,31 @@ from typing import Any
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
-from tests.support.desk import Desk, named
+from tests.support.admin_server import AdminServer, named
 
 
 @pytest.fixture
-def made(desk: Desk) -> Desk:
+def made(admin_server: AdminServer) -> AdminServer:
     """A topic of message groups with one queue, and a group of two attempts that keeps all of its history."""
-    desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL, pb.FIFO])
-    desk.make_group("counters", max_attempts=2, history="all")
-    return desk
+    admin_server.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL, pb.FIFO])
+    admin_server.make_group("counters", max_attempts=2, history="all")
+    return admin_server
 
 
-def why(desk: Desk, message_id: str, group: str = "counters") -> str:
-    answer = desk.call("Why", group=named(group), message_id=message_id)
+def why(admin_server: AdminServer, message_id: str, group: str = "counters") -> str:
+    answer = admin_server.call("Why", group=named(group), message_id=message_id)
     assert answer.status.code == pb.OK, answer
     sentence: str = answer.sentence
     assert sentence.count("\n") == 0
     return sentence
 
 
-def facts(desk: Desk, message_id: str) -> dict[str, str]:
-    answer = desk.call("Why", group=named("counters"), topic=named("flights"), message_id=message_id)
+def facts(admin_server: AdminServer, message_id: str) -> dict[str, str]:
+    answer = admin_server.call("Why", group=named("counters"), topic=named("flights"), message_id=message_id)
     return {fact.name: fact.value for fact in answer.evidence}
 
 
-def test_a_message_nobody_has_come_to(made: Desk) -> None:
+def test_a_message_nobody_has_come_to(made: AdminServer) -> None:
     made.send("flights", "m0", "m1", "m2")
     assert "has not received from this topic yet; it will start at the earliest message" in why(made, "m1")
     made.receive("counters", "flights", 1)
@@ -40,7 +40,7 @@ def test_a_message_nobody_has_come_to(made: Desk) -> None:
     assert facts(made, "m2") == {"group": "counters", "state": "READY", "messages ahead": "1"}
 
 
-def test_a_message_somebody_holds(made: Desk) -> None:
+def test_a_message_somebody_holds(made: AdminServer) -> None:
     made.send("flights", "m0")
     made.receive("counters", "flights")
     assert why(made, "m0") == (
@@ -49,14 +49,14 @@ def test_a_message_somebody_holds(made: Desk) -> None:
     assert facts(made, "m0")["client"] == "worker-1"
 
 
-def test_a_message_that_came_back(made: Desk) -> None:
+def test_a_message_that_came_back(made: AdminServer) -> None:
     made.send("flights", "m0")
     made.receive("counters", "flights")
     made.server.clock.advance("11s")
     assert why(made, "m0") == "READY again after attempt 1 (the hold's time ended); the next receive may take it"
 
 
-def test_a_dead_letter(made: Desk) -> None:
+def test_a_dead_letter(made: AdminServer) -> None:
     made.send("flights", "m0")
     for _ in range(2):
         made.receive("counters", "flights")
@@ -66,7 +66,7 @@ def test_a_dead_letter(made: Desk) -> None:
 
 
 @pytest.mark.parametrize(("history", "says"), [("all", "is done with it"), ("errors", "or skipped by an operator")])
-def test_a_message_that_is_done(made: Desk, history: str, says: str) -> None:
+def test_a_message_that_is_done(made: AdminServer, history: str, says: str) -> None:
     made.make_group("others", history=history)
     made.send("flights", "m0")
     (held,) = made.receive("others", "flights")
@@ -74,7 +74,7 @@ def test_a_message_that_is_done(made: Desk, history: str, says: str) -> None:
     assert says in why(made, "m0", "others")
 
 
-def test_a_message_behind_another_of_its_message_group(made: Desk) -> None:
+def test_a_message_behind_another_of_its_message_group(made: AdminServer) -> None:
     made.send("flights", "m0", "m1", "m2", "m3", message_group="g")
     _, second = made.receive("counters", "flights", 2)
     assert why(made, "m3") == (
@@ -88,7 +88,7 @@ def test_a_message_behind_another_of_its_message_group(made: Desk) -> None:
     assert facts(made, "m3")["first of its message group"] == "m0"
 
 
-def test_its_steps_in_that_group_alone(made: Desk) -> None:
+def test_its_steps_in_that_group_alone(made: AdminServer) -> None:
     made.make_group("others", history="all")
     made.send("flights", "m0")
     made.receive("counters", "flights")
@@ -97,7 +97,7 @@ def test_its_steps_in_that_group_alone(made: Desk) -> None:
     assert [(step.group.name, step.event) for step in answer.history] == [("counters", "RECEIVE")]
 
 
-def test_what_is_nowhere(made: Desk) -> None:
+def test_what_is_nowhere(made: AdminServer) -> None:
     made.send("flights", "m0")
     refused: list[tuple[dict[str, Any], int, str]] = [
         ({"group": named("counters"), "message_id": "gone"}, pb.MESSAGE_NOT_FOUND, "'gone' is not in any topic"),
@@ -116,7 +116,7 @@ def test_what_is_nowhere(made: Desk) -> None:
         assert made.digest() == before
 
 
-def test_a_message_of_a_paused_group(made: Desk) -> None:
+def test_a_message_of_a_paused_group(made: AdminServer) -> None:
     made.send("flights", "m0", "m1", message_group="LH1", message_type=pb.FIFO)
     made.receive("counters", "flights", 1)
     assert made.call("PauseGroup", group=named("counters"), topic=named("flights")).status.code == pb.OK

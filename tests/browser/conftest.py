@@ -26,7 +26,7 @@ PATIENCE_MS = 90_000  # for one fact; the console itself asks less often where a
 
 @contextmanager
 def console(settings: Settings) -> Iterator[tuple[str, Any]]:
-    """A console that listens: its address, and its desk."""
+    """A console that listens: its address, and the server it shows."""
     made = app(settings)
     config = uvicorn.Config(made, port=0, log_level="error")
     server = uvicorn.Server(config)

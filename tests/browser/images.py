@@ -84,14 +84,14 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         made = stack.enter_context(world())
-        at, desk = stack.enter_context(console(Settings(ClientConfig(made.endpoint), sample_s=1.0)))
+        at, admin_server = stack.enter_context(console(Settings(ClientConfig(made.endpoint), sample_s=1.0)))
         browser = stack.enter_context(sync_playwright()).chromium.launch(
             executable_path=chromium_path(), args=["--no-sandbox"]
         )
         stack.callback(browser.close)
         first = browser.new_page()
         first.goto(at)  # the console samples while somebody looks
-        keep_busy(made, lambda: len(desk.pulse.ring) >= SAMPLES)
+        keep_busy(made, lambda: len(admin_server.pulse.ring) >= SAMPLES)
         wanted = pictures(made)
         if arguments.all:
             wanted += [

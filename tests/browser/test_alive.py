@@ -112,9 +112,9 @@ def guarded() -> Iterator[tuple[str, Any]]:
     """A console of a server that has an admin `root`, and its sessions."""
     with (
         embedded(auth=True, admin_access_key="root", admin_secret="s3cret-key") as broker,
-        console(Settings(ClientConfig(broker.endpoint), sample_s=1.0)) as (address, desk),
+        console(Settings(ClientConfig(broker.endpoint), sample_s=1.0)) as (address, admin_server),
     ):
-        yield address, desk.sessions
+        yield address, admin_server.sessions
 
 
 def sign_in(page: Any) -> None:
@@ -175,8 +175,8 @@ def plain() -> Iterator[tuple[EmbeddedBroker, str, Any]]:
     with embedded() as broker, Admin(broker.endpoint) as admin:
         admin.create_topic("orders")
         admin.create_group("billing")
-        with console(Settings(ClientConfig(broker.endpoint), sample_s=1.0)) as (address, desk):
-            yield broker, address, desk
+        with console(Settings(ClientConfig(broker.endpoint), sample_s=1.0)) as (address, admin_server):
+            yield broker, address, admin_server
 
 
 def test_a_refused_form_stays_and_says_why(open_page: Open, plain: Any) -> None:
@@ -207,10 +207,10 @@ def test_a_form_without_an_answer_stays(open_page: Open, plain: Any, answer: str
 
 
 def test_a_form_of_a_console_that_was_started_again_is_kept(open_page: Open, plain: Any) -> None:
-    _, address, desk = plain
+    _, address, admin_server = plain
     page = open_page(f"{address}/topics/orders", may_fail=True)
     page.get_by_label("Body").fill("a long text")
-    desk.sessions._unsigned.clear()
+    admin_server.sessions._unsigned.clear()
     page.get_by_role("button", name="Send to orders").click()
     page.get_by_text("What you typed is here again").wait_for()
     page.get_by_role("button", name="Send to orders").click()

@@ -16,7 +16,7 @@ from popconsole.settings import Settings
 from popserver import embedded
 from tests.browser.conftest import PATIENCE_MS, console
 from tests.browser.world import World
-from tests.support.desk import Desk
+from tests.support.admin_server import AdminServer
 
 pytestmark = pytest.mark.browser
 
@@ -120,7 +120,7 @@ def test_a_message_with_an_odd_id_has_a_page_and_its_news(
     open_page: Open, address: str, flights: World, message_id: str
 ) -> None:
     with grpc.insecure_channel(flights.endpoint) as channel:
-        Desk(flights.broker, channel).send("flights", message_id)
+        AdminServer(flights.broker, channel).send("flights", message_id)
     page = open_page(f"{address}/messages?{urlencode({'find': message_id})}")
     assert page.locator("h1").inner_text() == message_id
     with page.expect_response(lambda response: "/messages/" in response.url) as news:
@@ -132,14 +132,14 @@ def test_a_message_with_an_odd_id_has_a_page_and_its_news(
 def test_signing_in_and_a_session_that_ends(open_page: Open) -> None:
     with (
         embedded(auth=True, admin_access_key="root", admin_secret="s3cret-key") as broker,
-        console(Settings(ClientConfig(broker.endpoint), sample_s=1.0)) as (address, desk),
+        console(Settings(ClientConfig(broker.endpoint), sample_s=1.0)) as (address, admin_server),
     ):
         page = open_page(address, may_fail=True)
         page.get_by_label("Access key").fill("root")
         page.get_by_label("Secret").fill("s3cret-key")
         page.get_by_role("button", name="Sign in").click()
         page.get_by_role("heading", name="Overview").wait_for()
-        desk.sessions._signed.clear()
+        admin_server.sessions._signed.clear()
         # The next news of the page find no session.
         page.get_by_role("heading", name="Sign in").wait_for()
 

@@ -27,10 +27,10 @@ from popserver.engine.transaction import Phase, Request, Transaction, carries_ou
 from popserver.messages import columns
 from popserver.model.topic import AUTO_CREATE_ACCEPTS, MessageType, NewTopic
 from popserver.transport import convert
-from tests.support.door import CLIENT, GROUP, TOPIC, Door, a_message, headers
 from tests.support.running_broker import until
 from tests.support.wire_bulk import FAR, pull_bulk
 from tests.support.wire_pull import make_topic, pull
+from tests.support.wire_server import CLIENT, GROUP, TOPIC, WireServer, a_message, headers
 
 FIELDS = {
     "message_id": pa.string(),
@@ -57,18 +57,18 @@ def at(ms: int) -> datetime:
 
 
 @pytest.mark.row("O4")
-async def test_every_column_says_what_a_pull_says(either_door: Door) -> None:
-    door = either_door
-    await door.broker.catalog.create_topic(NewTopic(convert.resource(TOPIC, ""), 1, AUTO_CREATE_ACCEPTS))
+async def test_every_column_says_what_a_pull_says(either_wire_server: WireServer) -> None:
+    wire_server = either_wire_server
+    await wire_server.broker.catalog.create_topic(NewTopic(convert.resource(TOPIC, ""), 1, AUTO_CREATE_ACCEPTS))
     properties = {"größe": 'quote " and \\ and , and ] 文', "b": ""}
-    await door.send(
+    await wire_server.send(
         a_message(V1_ID, tag="t", keys=["k 1", 'k"2,'], user_properties=properties, body=b"\x00\xff body"),
         a_message("önly text", body=b"x"),
         a_message("packed", body=gzip.compress(b"packed body"), body_encoding=pb.GZIP),
         a_message("not packed", body=b"is no gzip", body_encoding=pb.GZIP),
     )
-    await door.send(a_message("in order", message_group="g, [1]"))
-    answer, standard = await pull_bulk(door), await pull(door)
+    await wire_server.send(a_message("in order", message_group="g, [1]"))
+    answer, standard = await pull_bulk(wire_server), await pull(wire_server)
     assert answer.code == pb.OK
     (table,) = answer.tables
     assert {field.name: field.type for field in table.schema} == FIELDS
@@ -96,46 +96,46 @@ async def test_every_column_says_what_a_pull_says(either_door: Door) -> None:
         assert dict(row["properties"]) == dict(message.user_properties)
 
 
-async def test_a_lite_topic_is_no_message_group(either_door: Door) -> None:
-    await either_door.broker.catalog.create_topic(NewTopic(convert.resource(TOPIC, ""), 1, (MessageType.LITE,)))
-    await either_door.send(a_message("m0", lite_topic="UA1545"))
-    answer = await pull_bulk(either_door, columns=["message_group", "lite_topic"])
+async def test_a_lite_topic_is_no_message_group(either_wire_server: WireServer) -> None:
+    await either_wire_server.broker.catalog.create_topic(NewTopic(convert.resource(TOPIC, ""), 1, (MessageType.LITE,)))
+    await either_wire_server.send(a_message("m0", lite_topic="UA1545"))
+    answer = await pull_bulk(either_wire_server, columns=["message_group", "lite_topic"])
     assert answer.rows == [{"message_group": None, "lite_topic": "UA1545"}]
 
 
-async def test_status_and_ends_come_first_then_chunks(either_door: Door) -> None:
-    await make_topic(either_door)
-    await either_door.send(*(a_message(f"m{number}") for number in range(5)))
-    answer = await pull_bulk(either_door, 1, 4)
+async def test_status_and_ends_come_first_then_chunks(either_wire_server: WireServer) -> None:
+    await make_topic(either_wire_server)
+    await either_wire_server.send(*(a_message(f"m{number}") for number in range(5)))
+    answer = await pull_bulk(either_wire_server, 1, 4)
     first, chunk = answer.frames
     assert (first.status.code, first.min_offset, first.max_offset, first.chunk) == (pb.OK, 0, 5, b"")
     assert not chunk.HasField("status")
     assert (answer.ids, chunk.messages, chunk.next_offset) == (["m1", "m2", "m3"], 3, 4)
-    assert (await pull_bulk(either_door, 1)).next_offset == 5, "the queue's end"
+    assert (await pull_bulk(either_wire_server, 1)).next_offset == 5, "the queue's end"
 
 
-async def test_nothing_to_read_is_no_failure(door: Door) -> None:
-    await make_topic(door)
-    answer = await pull_bulk(door)
+async def test_nothing_to_read_is_no_failure(wire_server: WireServer) -> None:
+    await make_topic(wire_server)
+    answer = await pull_bulk(wire_server)
     assert (answer.code, len(answer.frames), answer.tables) == (pb.OK, 1, [])
-    await door.send(a_message("m0"))
-    assert (await pull_bulk(door, 1)).tables == []
-    assert (await pull_bulk(door, 0, 0)).tables == []
+    await wire_server.send(a_message("m0"))
+    assert (await pull_bulk(wire_server, 1)).tables == []
+    assert (await pull_bulk(wire_server, 0, 0)).tables == []
 
 
-async def test_only_the_named_columns_in_their_order(either_door: Door) -> None:
-    await make_topic(either_door)
-    await either_door.send(a_message("m0"), a_message("m1"))
-    answer = await pull_bulk(either_door, columns=["queue_offset", "topic", "queue_offset"])
+async def test_only_the_named_columns_in_their_order(either_wire_server: WireServer) -> None:
+    await make_topic(either_wire_server)
+    await either_wire_server.send(a_message("m0"), a_message("m1"))
+    answer = await pull_bulk(either_wire_server, columns=["queue_offset", "topic", "queue_offset"])
     assert [table.schema.names for table in answer.tables] == [["queue_offset", "topic"]]
     assert answer.rows == [{"queue_offset": number, "topic": "flights"} for number in range(2)]
 
 
 @pytest.mark.parametrize("column", list(FIELDS))
-async def test_every_column_alone(door: Door, column: str) -> None:
-    await make_topic(door)
-    await door.send(a_message("m0"))
-    (table,) = (await pull_bulk(door, columns=[column])).tables
+async def test_every_column_alone(wire_server: WireServer, column: str) -> None:
+    await make_topic(wire_server)
+    await wire_server.send(a_message("m0"))
+    (table,) = (await pull_bulk(wire_server, columns=[column])).tables
     assert {field.name: field.type for field in table.schema} == {column: FIELDS[column]}
 
 
@@ -148,28 +148,32 @@ def sql(expression: str) -> pb.FilterExpression:
 
 
 @pytest.mark.parametrize("wanted", [tags("even"), sql("parity = 'even'"), sql("TAGS = 'even'")])
-async def test_a_filter_passes_over_what_it_does_not_want(either_door: Door, wanted: pb.FilterExpression) -> None:
-    await make_topic(either_door)
+async def test_a_filter_passes_over_what_it_does_not_want(
+    either_wire_server: WireServer, wanted: pb.FilterExpression
+) -> None:
+    await make_topic(either_wire_server)
     words = ["even", "odd"]
-    await either_door.send(
+    await either_wire_server.send(
         *(a_message(f"m{n}", tag=words[n % 2], user_properties={"parity": words[n % 2]}) for n in range(7))
     )
-    answer = await pull_bulk(either_door, filter_expression=wanted)
+    answer = await pull_bulk(either_wire_server, filter_expression=wanted)
     assert (answer.ids, answer.next_offset) == (["m0", "m2", "m4", "m6"], 7)
-    answer = await pull_bulk(either_door, 1, 6, filter_expression=wanted, columns=["message_id"])
+    answer = await pull_bulk(either_wire_server, 1, 6, filter_expression=wanted, columns=["message_id"])
     assert (answer.ids, answer.next_offset) == (["m2", "m4"], 6)
-    answer = await pull_bulk(either_door, 1, 2, filter_expression=wanted)
+    answer = await pull_bulk(either_wire_server, 1, 2, filter_expression=wanted)
     assert (answer.ids, answer.next_offset) == ([], 2), "nothing wanted: and that is said"
 
 
 @pytest.mark.parametrize("wanted", [tags("*"), tags("t"), sql("TAGS = 't'")])
-async def test_pages_are_bounded(door: Door, monkeypatch: pytest.MonkeyPatch, wanted: pb.FilterExpression) -> None:
+async def test_pages_are_bounded(
+    wire_server: WireServer, monkeypatch: pytest.MonkeyPatch, wanted: pb.FilterExpression
+) -> None:
     monkeypatch.setattr("popserver.bulk.pages.CHUNK_MESSAGES_MAX", 3)
     monkeypatch.setattr("popserver.bulk.pages.CHUNK_BYTES_MAX", 100)
-    await make_topic(door)
+    await make_topic(wire_server)
     sizes = [10, 10, 10, 10, 60, 60, 300, 40, 40, 40]
-    await door.send(*(a_message(f"m{n}", tag="t", body=b"x" * size) for n, size in enumerate(sizes)))
-    answer = await pull_bulk(door, filter_expression=wanted)
+    await wire_server.send(*(a_message(f"m{n}", tag="t", body=b"x" * size) for n, size in enumerate(sizes)))
+    answer = await pull_bulk(wire_server, filter_expression=wanted)
     assert answer.ids == [f"m{number}" for number in range(10)]
     chunks = [[len(row["body"]) for row in table.to_pylist()] for table in answer.tables]
     assert all(len(each) <= 3 and (sum(each) <= 100 or len(each) == 1) for each in chunks), chunks
@@ -180,36 +184,36 @@ async def test_pages_are_bounded(door: Door, monkeypatch: pytest.MonkeyPatch, wa
 
 @pytest.mark.parametrize("wanted", [tags("*"), tags("t"), sql("TAGS = 't'")])
 async def test_properties_take_room_as_bodies_do(
-    either_door: Door, monkeypatch: pytest.MonkeyPatch, wanted: pb.FilterExpression
+    either_wire_server: WireServer, monkeypatch: pytest.MonkeyPatch, wanted: pb.FilterExpression
 ) -> None:
     """Many of them are dear to encode, however small the bodies are."""
     monkeypatch.setattr("popserver.bulk.pages.CHUNK_BYTES_MAX", 100)
-    await make_topic(either_door)
+    await make_topic(either_wire_server)
     sizes = [10, 10, 60, 60, 300, 10, 10]
-    await either_door.send(
+    await either_wire_server.send(
         *(a_message(f"m{n}", tag="t", body=b"x", user_properties={"p": "v" * size}) for n, size in enumerate(sizes))
     )
-    answer = await pull_bulk(either_door, filter_expression=wanted)
+    answer = await pull_bulk(either_wire_server, filter_expression=wanted)
     assert answer.ids == [f"m{number}" for number in range(7)]
     assert [frame.messages for frame in answer.frames[1:]] == [2, 1, 1, 1, 2]
 
 
-async def test_a_long_queue_in_pages(either_door: Door) -> None:
-    door, count = either_door, bulk_rules.CHUNK_MESSAGES_MAX * 2 + 100
-    await make_topic(door)
+async def test_a_long_queue_in_pages(either_wire_server: WireServer) -> None:
+    wire_server, count = either_wire_server, bulk_rules.CHUNK_MESSAGES_MAX * 2 + 100
+    await make_topic(wire_server)
     for start in range(0, count, 100):
-        await door.send(*(a_message(f"m{number}") for number in range(start, min(count, start + 100))))
-    answer = await pull_bulk(door)
+        await wire_server.send(*(a_message(f"m{number}") for number in range(start, min(count, start + 100))))
+    answer = await pull_bulk(wire_server)
     assert answer.ids == [f"m{number}" for number in range(count)]
     assert len(answer.tables) == 3
 
 
-async def test_bodies_that_unpack_to_much_come_in_several_chunks(door: Door) -> None:
-    await make_topic(door)
+async def test_bodies_that_unpack_to_much_come_in_several_chunks(wire_server: WireServer) -> None:
+    await make_topic(wire_server)
     size = bulk_rules.CHUNK_BYTES_MAX * 3 // 4
     packed = [gzip.compress(bytes([number]) * size) for number in range(4)]
-    await door.send(*(a_message(f"m{n}", body=body, body_encoding=pb.GZIP) for n, body in enumerate(packed)))
-    answer = await pull_bulk(door, columns=["body"])
+    await wire_server.send(*(a_message(f"m{n}", body=body, body_encoding=pb.GZIP) for n, body in enumerate(packed)))
+    answer = await pull_bulk(wire_server, columns=["body"])
     assert [row["body"] for row in answer.rows] == [bytes([number]) * size for number in range(4)]
     assert [(frame.messages, frame.next_offset) for frame in answer.frames[1:]] == [
         (1, number) for number in (1, 2, 3, 4)
@@ -218,29 +222,31 @@ async def test_bodies_that_unpack_to_much_come_in_several_chunks(door: Door) -> 
 
 @pytest.mark.row("B14")
 @pytest.mark.parametrize("offset", [-1, 4, FAR])
-async def test_an_offset_outside_of_the_queue_is_told_its_ends(door: Door, offset: int) -> None:
-    await make_topic(door)
-    await door.send(*(a_message(f"m{number}") for number in range(3)))
-    (frame,) = (await pull_bulk(door, offset)).frames
+async def test_an_offset_outside_of_the_queue_is_told_its_ends(wire_server: WireServer, offset: int) -> None:
+    await make_topic(wire_server)
+    await wire_server.send(*(a_message(f"m{number}") for number in range(3)))
+    (frame,) = (await pull_bulk(wire_server, offset)).frames
     assert (frame.status.code, frame.min_offset, frame.max_offset) == (pb.ILLEGAL_OFFSET, 0, 3)
     named = f"offset {offset} is not in queue 0 of topic 'flights', which begins at 0 and ends at 3"
     assert frame.status.message == named
 
 
-async def test_what_is_removed_while_it_is_read_is_no_silent_loss(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_removed_while_it_is_read_is_no_silent_loss(
+    wire_server: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("popserver.bulk.pages.CHUNK_MESSAGES_MAX", 2)
-    await make_topic(door)
-    await door.send(*(a_message(f"m{number}") for number in range(6)))
-    page = door.broker.consuming.bulk.page
+    await make_topic(wire_server)
+    await wire_server.send(*(a_message(f"m{number}") for number in range(6)))
+    page = wire_server.broker.consuming.bulk.page
 
     async def trimmed_meanwhile(stretch: Any) -> Any:
         if stretch.offset == 2:
             trim = "UPDATE queue SET min_offset = 4"
-            await door.broker.engine.writer.submit(_Execute(trim))
+            await wire_server.broker.engine.writer.submit(_Execute(trim))
         return await page(stretch)
 
-    monkeypatch.setattr(door.broker.consuming.bulk, "page", trimmed_meanwhile)
-    answer = await pull_bulk(door)
+    monkeypatch.setattr(wire_server.broker.consuming.bulk, "page", trimmed_meanwhile)
+    answer = await pull_bulk(wire_server)
     assert (answer.ids, answer.code) == (["m0", "m1"], pb.ILLEGAL_OFFSET)
     assert (answer.frames[-1].min_offset, answer.frames[-1].max_offset) == (4, 6)
     assert answer.status.message.startswith("offset 2 is not in queue 0")
@@ -274,65 +280,69 @@ def _execute(tx: Transaction, requests: Sequence[_Execute]) -> list[None]:
         ({"client_id": None}, pb.CLIENT_ID_REQUIRED, ""),
     ],
 )
-async def test_what_is_refused(door: Door, more: dict[str, Any], code: int, sentence: str) -> None:
-    await make_topic(door)
-    (frame,) = (await pull_bulk(door, **more)).frames
+async def test_what_is_refused(wire_server: WireServer, more: dict[str, Any], code: int, sentence: str) -> None:
+    await make_topic(wire_server)
+    (frame,) = (await pull_bulk(wire_server, **more)).frames
     assert frame.status.code == code
     assert frame.status.message.startswith(sentence)
 
 
-async def test_a_topic_that_is_not_there(strict_door: Door) -> None:
-    (frame,) = (await pull_bulk(strict_door)).frames
+async def test_a_topic_that_is_not_there(strict_wire_server: WireServer) -> None:
+    (frame,) = (await pull_bulk(strict_wire_server)).frames
     assert frame.status.code == pb.TOPIC_NOT_FOUND
 
 
-async def test_no_group_is_made_and_no_progress_moved(door: Door) -> None:
-    await make_topic(door)
-    await door.send(a_message("m0"))
-    before = await door.digest()
-    assert (await pull_bulk(door)).ids == ["m0"]
-    assert await door.digest() == before
+async def test_no_group_is_made_and_no_progress_moved(wire_server: WireServer) -> None:
+    await make_topic(wire_server)
+    await wire_server.send(a_message("m0"))
+    before = await wire_server.digest()
+    assert (await pull_bulk(wire_server)).ids == ["m0"]
+    assert await wire_server.digest() == before
 
 
-async def test_a_client_is_there_while_it_reads(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    await make_topic(door)
-    await door.send(a_message("m0"))
-    page, seen = door.broker.consuming.bulk.page, []
+async def test_a_client_is_there_while_it_reads(wire_server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    await make_topic(wire_server)
+    await wire_server.send(a_message("m0"))
+    page, seen = wire_server.broker.consuming.bulk.page, []
 
     async def look(stretch: Any) -> Any:
-        seen.append(door.broker.sessions.clients._by_id[CLIENT].open_calls)
+        seen.append(wire_server.broker.sessions.clients._by_id[CLIENT].open_calls)
         return await page(stretch)
 
-    monkeypatch.setattr(door.broker.consuming.bulk, "page", look)
-    await pull_bulk(door)
+    monkeypatch.setattr(wire_server.broker.consuming.bulk, "page", look)
+    await pull_bulk(wire_server)
     assert seen == [1]
-    assert door.broker.sessions.clients._by_id[CLIENT].open_calls == 0
+    assert wire_server.broker.sessions.clients._by_id[CLIENT].open_calls == 0
 
 
-async def test_whoever_breaks_off_is_served_no_further(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_breaks_off_is_served_no_further(
+    wire_server: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("popserver.bulk.pages.CHUNK_MESSAGES_MAX", 1)
-    await make_topic(door)
+    await make_topic(wire_server)
     # More than the transport takes in ahead of its reader.
-    await door.send(*(a_message(f"m{number}", body=bytes(1024 * 1024)) for number in range(24)))
-    page, pages = door.broker.consuming.bulk.page, []
+    await wire_server.send(*(a_message(f"m{number}", body=bytes(1024 * 1024)) for number in range(24)))
+    page, pages = wire_server.broker.consuming.bulk.page, []
 
     async def look(stretch: Any) -> Any:
         pages.append(stretch.offset)
         return await page(stretch)
 
-    monkeypatch.setattr(door.broker.consuming.bulk, "page", look)
+    monkeypatch.setattr(wire_server.broker.consuming.bulk, "page", look)
     request = bulk_pb2.PullBulkRequest(group=GROUP, topic=TOPIC, end_offset=FAR)
-    call = BulkStub(door.channel).PullBulk(request, metadata=headers(CLIENT, {}))
+    call = BulkStub(wire_server.channel).PullBulk(request, metadata=headers(CLIENT, {}))
     await call.read()
     await call.read()
     call.cancel()
-    await until(lambda: door.broker.sessions.clients._by_id[CLIENT].open_calls == 0)
+    await until(lambda: wire_server.broker.sessions.clients._by_id[CLIENT].open_calls == 0)
     assert len(pages) < 24
 
 
-async def test_readers_of_everything_do_not_stand_before_others(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    await make_topic(door)
-    await door.send(a_message("m0"))
+async def test_readers_of_everything_do_not_stand_before_others(
+    wire_server: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_topic(wire_server)
+    await wire_server.send(a_message("m0"))
     go_on, page = threading.Event(), pages.page
 
     def slow(*arguments: Any) -> bulk_rules.QueuePage:
@@ -340,27 +350,27 @@ async def test_readers_of_everything_do_not_stand_before_others(door: Door, monk
         return page(*arguments)
 
     monkeypatch.setattr(pages, "page", slow)
-    reading = [asyncio.create_task(pull_bulk(door)) for _ in range(8)]
-    await until(lambda: door.broker.consuming.bulk._turns.locked())
-    assert (await pull(door)).ids == ["m0"]
+    reading = [asyncio.create_task(pull_bulk(wire_server)) for _ in range(8)]
+    await until(lambda: wire_server.broker.consuming.bulk._turns.locked())
+    assert (await pull(wire_server)).ids == ["m0"]
     go_on.set()
     assert [(await each).ids for each in reading] == [["m0"]] * 8
 
 
-async def test_without_arrow_it_is_not_offered(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    await make_topic(door)
+async def test_without_arrow_it_is_not_offered(wire_server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    await make_topic(wire_server)
     monkeypatch.delitem(sys.modules, "popserver.bulk.arrow", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (frame,) = (await pull_bulk(door)).frames
+    (frame,) = (await pull_bulk(wire_server)).frames
     assert frame.status.code == pb.UNSUPPORTED
     assert frame.status.message.startswith("bulk transfer needs Arrow")
     assert "pip install 'popmq[fast]'" in frame.status.message
 
 
-async def test_the_first_calls_come_together(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_calls_come_together(wire_server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them makes do with a module that is only half loaded."""
-    await make_topic(door)
-    await door.send(a_message("m0"))
+    await make_topic(wire_server)
+    await wire_server.send(a_message("m0"))
     name = "popserver.bulk.arrow"
     whole, is_begun, go_on = import_module(name), threading.Event(), threading.Event()
 
@@ -373,15 +383,15 @@ async def test_the_first_calls_come_together(door: Door, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("popserver.bulk.rpc.import_module", slowly)
     monkeypatch.delitem(sys.modules, name)
-    calls = [asyncio.create_task(pull_bulk(door))]
+    calls = [asyncio.create_task(pull_bulk(wire_server))]
     await until(is_begun.is_set)
-    calls += [asyncio.create_task(pull_bulk(door)) for _ in range(3)]
+    calls += [asyncio.create_task(pull_bulk(wire_server)) for _ in range(3)]
     await asyncio.wait(calls, timeout=0.1)
     go_on.set()
     assert [(await each).ids for each in calls] == [["m0"]] * 4
 
 
-async def test_a_retry_copy_knows_which_attempt_it_is(door: Door) -> None:
+async def test_a_retry_copy_knows_which_attempt_it_is(wire_server: WireServer) -> None:
     assert bulk_rules.sources_of(["delivery_attempt"], "%RETRY%counters") == ("properties",)
     assert bulk_rules.sources_of(["delivery_attempt"], "flights") == ()
     found = columns.Columns([0, 1], {"properties": [{"RECONSUME_TIME": "3"}, {}]})

@@ -19,11 +19,11 @@ from popserver.transport import convert
 from popserver.transport.calls import serve
 from popserver.transport.incoming import Incoming
 from popserver.transport.limits import CallLimits
-from tests.support.door import GROUP, TOPIC, Door, a_message
-from tests.support.guarded import SECRET, give, guarded
+from tests.support.signed_server import SECRET, give, guarded
 from tests.support.signing import signed
 from tests.support.wire_bulk import pull_bulk
 from tests.support.wire_pull import make_topic
+from tests.support.wire_server import GROUP, TOPIC, WireServer, a_message
 
 MINUTE = pb.Settings().subscription.long_polling_timeout
 convert.set_ms(MINUTE, 60_000)
@@ -52,20 +52,22 @@ async def test_every_verb_is_refused_without_each_of_its_rights(tmp_path: Path) 
         "sender": (["ALLOW PUB topic:flights", "ALLOW SUB group:counters"], False),
         "both": (["ALLOW SUB topic:flights", "ALLOW SUB group:counters"], True),
     }
-    async with guarded(tmp_path, users=tuple(cases), rules=Rules(auth=True)) as door:
-        await make_topic(door)
-        stub = BulkStub(door.channel)
+    async with guarded(tmp_path, users=tuple(cases), rules=Rules(auth=True)) as wire_server:
+        await make_topic(wire_server)
+        stub = BulkStub(wire_server.channel)
         for user, (policies, is_let_in) in cases.items():
             for policy in policies:
-                await give(door, policy, user)
+                await give(wire_server, policy, user)
             metadata = (("x-mq-client-id", "c"), *signed(user, SECRET).items())
             codes = {method: await code_of(stub, method, metadata) for method in REQUESTS}
             assert set(codes.values()) == {pb.OK if is_let_in else pb.FORBIDDEN}, user
 
 
 @pytest.mark.parametrize("method", list(REQUESTS))
-async def test_garbage_is_answered_in_words(door: Door, method: str) -> None:
-    shape: Any = door.channel.unary_stream if method in ("PullBulk", "ReceiveBulk") else door.channel.unary_unary
+async def test_garbage_is_answered_in_words(wire_server: WireServer, method: str) -> None:
+    shape: Any = (
+        wire_server.channel.unary_stream if method in ("PullBulk", "ReceiveBulk") else wire_server.channel.unary_unary
+    )
     call = shape(f"/{BULK.full_name}/{method}")(b"\xff\xff", metadata=(("x-mq-client-id", "c"),))
     data = await (call.read() if method in ("PullBulk", "ReceiveBulk") else call)
     answer = getattr(wire, f"{method}Response").FromString(data)
@@ -91,16 +93,16 @@ class BrokenOff:
 
 
 async def test_a_reader_whose_connection_is_gone_is_no_failure_of_the_server(
-    door: Door, capsys: pytest.CaptureFixture[str]
+    wire_server: WireServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await make_topic(door)
-    await door.send(a_message("m0"))
-    assert (await pull_bulk(door)).ids == ["m0"]
+    await make_topic(wire_server)
+    await wire_server.send(a_message("m0"))
+    assert (await pull_bulk(wire_server)).ids == ["m0"]
     call: Any = BrokenOff()
     limits = CallLimits()
-    access = Access(door.broker.engine.reader, door.broker.engine.clock)
-    gate = ClientGate(access, door.broker.sessions.clients, door.broker.engine.clock, AsyncMock())
-    methods = ClientServices(door.broker, limits, "", "", pb.Endpoints()).methods[BULK]
+    access = Access(wire_server.broker.engine.reader, wire_server.broker.engine.clock)
+    gate = ClientGate(access, wire_server.broker.sessions.clients, wire_server.broker.engine.clock, AsyncMock())
+    methods = ClientServices(wire_server.broker, limits, "", "", pb.Endpoints()).methods[BULK]
     service = serve(BULK, methods, gate, Incoming(Budgets(), limits))
     await service.routes["PullBulk"].handler(call)
     assert call.writes == 1, "nothing is written after that"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.health import hanging_database
+from tests.support.failing_database import hanging_database
 from tests.support.shell import Shell
 
 

@@ -13,8 +13,8 @@ from popclient.admin import Admin
 from popclient.keep_alive import KeepAlive
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
+from tests.support.message_views import view_of
 from tests.support.scripted_server import ScriptedServer, ServerThread, put, status, until, until_in_thread
-from tests.support.views import view_of
 
 
 def renewals(server: ScriptedServer) -> list[float]:

@@ -16,7 +16,7 @@ import popserver
 from popclient import ClientConfig, Message, PayloadTooLarge, PopError, Unreachable, aio
 from popclient._session.statuses import ERROR_OF_GRPC, ERROR_OF_HTTP, of_proxy, translated
 from popclient.errors import RefusedByProxy, Repeat, ServerError
-from tests.support.proxies import needs_nginx, nginx, status_proxy
+from tests.client.proxies import needs_nginx, nginx, status_proxy
 from tests.support.scripted_server import until
 
 PERMANENT = [status for status, answer in ERROR_OF_HTTP.items() if not answer.kind.retryable]

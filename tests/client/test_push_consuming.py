@@ -27,7 +27,7 @@ from popclient import (
 )
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.support.push_consumers import acked, consumer_of, failed, given_back
+from tests.client.push_consumers import acked, consumer_of, failed, given_back
 from tests.support.scripted_server import OK, ScriptedServer, put, status, until
 
 SUCCESS, FAILURE = ConsumeResult.SUCCESS, ConsumeResult.FAILURE

@@ -12,7 +12,7 @@ import pytest
 from popclient import ConsumeResult, MessageView, aio
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.support.push_consumers import acked, failed, given_back
+from tests.client.push_consumers import acked, failed, given_back
 from tests.support.scripted_server import ScriptedServer, status, until
 
 SUCCESS, FAILURE = ConsumeResult.SUCCESS, ConsumeResult.FAILURE

@@ -18,8 +18,8 @@ from popclient._push.backlog import Backlog, Batch, Buffered, Deadlines
 from popclient._session.convert import retry_interval
 from popclient.listening import AsyncBatchListener, AsyncListener, BatchListener, Listener
 from popproto.v2 import definition_pb2 as pb
+from tests.support.message_views import view_of
 from tests.support.scripted_server import until
-from tests.support.views import view_of
 
 # ---- Recent work ----
 
@@ -47,7 +47,7 @@ def test_what_was_worked_off_lately(steps: list[tuple[float, int]], counted: int
 # ---- Backlog ----
 
 
-class Puzzle:
+class GroupedBacklog:
     """A backlog, and what it has said of turns."""
 
     def __init__(self, batch_size: int = 1) -> None:
@@ -71,106 +71,106 @@ class Puzzle:
 
 
 def test_without_order_all_may_run_at_once() -> None:
-    puzzle = Puzzle()
-    puzzle.put("1 2 3")
-    assert puzzle.texts() == "1 2 3"
+    grouped = GroupedBacklog()
+    grouped.put("1 2 3")
+    assert grouped.texts() == "1 2 3"
 
 
 def test_of_a_message_group_one_runs_at_a_time_and_groups_run_side_by_side() -> None:
-    puzzle = Puzzle()
-    puzzle.put("a1 a2 a3", "a")
-    puzzle.put("b1 b2", "b")
-    puzzle.put("x y")
-    first = puzzle.take()
+    grouped = GroupedBacklog()
+    grouped.put("a1 a2 a3", "a")
+    grouped.put("b1 b2", "b")
+    grouped.put("x y")
+    first = grouped.take()
     assert first.views[0].text == "a1"
-    assert puzzle.texts() == "b1 x y"
-    puzzle.backlog.free(first.group)
-    assert puzzle.texts() == "a2"
-    assert puzzle.turns == ["a1", "b1", "a2"]
+    assert grouped.texts() == "b1 x y"
+    grouped.backlog.free(first.group)
+    assert grouped.texts() == "a2"
+    assert grouped.turns == ["a1", "b1", "a2"]
 
 
 def test_the_same_message_group_of_another_topic_is_another() -> None:
-    puzzle = Puzzle()
-    puzzle.put("1 2", "a", "t")
-    puzzle.put("3 4", "a", "u")
-    assert puzzle.texts() == "1 3"
+    grouped = GroupedBacklog()
+    grouped.put("1 2", "a", "t")
+    grouped.put("3 4", "a", "u")
+    assert grouped.texts() == "1 3"
 
 
 def test_topics_and_groups_take_turns() -> None:
-    puzzle = Puzzle()
-    puzzle.put("1 2 3 4", topic="busy")
-    puzzle.put("5 6", topic="calm")
-    puzzle.put("7 8", "g", topic="calm")
-    assert puzzle.texts() == "1 5 7 2 6 3 4"
+    grouped = GroupedBacklog()
+    grouped.put("1 2 3 4", topic="busy")
+    grouped.put("5 6", topic="calm")
+    grouped.put("7 8", "g", topic="calm")
+    assert grouped.texts() == "1 5 7 2 6 3 4"
 
 
 @pytest.mark.parametrize("size, split", [(10, "10 10 10 2"), (1, " ".join(["1"] * 32)), (64, "32")])
 def test_a_pull_is_cut_into_batches(size: int, split: str) -> None:
-    puzzle = Puzzle(size)
-    puzzle.put(" ".join(map(str, range(32))))
-    assert [str(batch.count("+") + 1) for batch in puzzle.texts().split()] == split.split()
+    grouped = GroupedBacklog(size)
+    grouped.put(" ".join(map(str, range(32))))
+    assert [str(batch.count("+") + 1) for batch in grouped.texts().split()] == split.split()
 
 
 def test_a_batch_has_one_topic_and_one_message_group() -> None:
-    puzzle = Puzzle(3)
-    puzzle.put("1 2", "a")
-    puzzle.put("3 4", "b")
-    puzzle.put("5", topic="u")
-    puzzle.put("6 7")
-    assert puzzle.texts() == "1+2 3+4 5 6+7"
+    grouped = GroupedBacklog(3)
+    grouped.put("1 2", "a")
+    grouped.put("3 4", "b")
+    grouped.put("5", topic="u")
+    grouped.put("6 7")
+    assert grouped.texts() == "1+2 3+4 5 6+7"
 
 
 def test_a_chain_waits_for_everything_that_holds_it_up() -> None:
-    puzzle = Puzzle()
-    puzzle.put("1 2", "a")
-    group = puzzle.take().group
-    puzzle.backlog.hold_up(group)
-    puzzle.backlog.free(group)
-    assert puzzle.texts() == ""
-    puzzle.backlog.free(group)
-    assert puzzle.texts() == "2"
+    grouped = GroupedBacklog()
+    grouped.put("1 2", "a")
+    group = grouped.take().group
+    grouped.backlog.hold_up(group)
+    grouped.backlog.free(group)
+    assert grouped.texts() == ""
+    grouped.backlog.free(group)
+    assert grouped.texts() == "2"
 
 
 def test_what_is_withdrawn_does_not_run_and_what_comes_then_does() -> None:
-    puzzle = Puzzle()
-    held = puzzle.put("1 2 3", "a")
-    first = puzzle.take()
-    assert puzzle.backlog.withdraw(held[2])
-    assert not puzzle.backlog.withdraw(held[2])
-    assert [each.view.text for each in puzzle.backlog.withdraw_rest(first.group)] == ["2"]
-    puzzle.put("1", "a")
-    puzzle.backlog.free(first.group)
-    assert puzzle.texts() == "1"
-    puzzle.put("4 5")
-    assert [each.view.text for each in puzzle.backlog.withdraw_all()] == ["4", "5"]
-    assert puzzle.texts() == ""
+    grouped = GroupedBacklog()
+    held = grouped.put("1 2 3", "a")
+    first = grouped.take()
+    assert grouped.backlog.withdraw(held[2])
+    assert not grouped.backlog.withdraw(held[2])
+    assert [each.view.text for each in grouped.backlog.withdraw_rest(first.group)] == ["2"]
+    grouped.put("1", "a")
+    grouped.backlog.free(first.group)
+    assert grouped.texts() == "1"
+    grouped.put("4 5")
+    assert [each.view.text for each in grouped.backlog.withdraw_all()] == ["4", "5"]
+    assert grouped.texts() == ""
 
 
 def test_chains_that_are_done_are_forgotten() -> None:
-    puzzle = Puzzle()
+    grouped = GroupedBacklog()
     for number in range(100):
-        puzzle.put(str(number), f"group-{number}")
-    puzzle.put("x y")
+        grouped.put(str(number), f"group-{number}")
+    grouped.put("x y")
     taken = []
-    while (batch := puzzle.backlog.next_batch()) is not None:
+    while (batch := grouped.backlog.next_batch()) is not None:
         taken.append(batch)
     for batch in taken:
         if batch.group.ordered:
-            puzzle.backlog.free(batch.group)
-    assert puzzle.backlog._groups == {}
+            grouped.backlog.free(batch.group)
+    assert grouped.backlog._groups == {}
 
 
 def test_a_late_word_of_a_forgotten_chain_does_not_touch_its_successor() -> None:
-    puzzle = Puzzle()
-    puzzle.put("1", "a")
-    old = puzzle.take().group
-    puzzle.backlog.free(old)
-    puzzle.put("2 3", "a")
-    puzzle.backlog.hold_up(old)
-    assert puzzle.texts() == "2"
-    puzzle.backlog.free(old)
-    puzzle.put("4", "a")
-    assert puzzle.texts() == ""
+    grouped = GroupedBacklog()
+    grouped.put("1", "a")
+    old = grouped.take().group
+    grouped.backlog.free(old)
+    grouped.put("2 3", "a")
+    grouped.backlog.hold_up(old)
+    assert grouped.texts() == "2"
+    grouped.backlog.free(old)
+    grouped.put("4", "a")
+    assert grouped.texts() == ""
 
 
 # ---- Budget ----
@@ -239,8 +239,8 @@ async def test_whoever_asked_first_is_served_first_and_who_gives_up_is_not_waite
 async def test_what_is_not_forgotten_in_time_is_late_in_the_order_of_watching() -> None:
     late: list[str] = []
     deadlines = Deadlines(0.02, lambda held: late.append(held.view.text))
-    puzzle = Puzzle()
-    one, two, three = puzzle.put("1 2 3")
+    grouped = GroupedBacklog()
+    one, two, three = grouped.put("1 2 3")
     for held in (one, two, three):
         deadlines.watch(held)
     deadlines.watch(one)  # watched already

@@ -18,8 +18,8 @@ import pytest
 from popclient import ClientClosed, ConsumeResult, Interceptor, Message, MessageView, NotFound, Producer, PushConsumer
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.support.programs import AT_ONCE_S, run
-from tests.support.push_consumers import acked, failed, given_back
+from tests.client.push_consumers import acked, failed, given_back
+from tests.support.client_program import AT_ONCE_S, run
 from tests.support.scripted_server import ServerThread, status, until_in_thread
 
 SUCCESS = ConsumeResult.SUCCESS

@@ -11,7 +11,7 @@ import pytest
 import popserver
 from popclient import ConsumeResult, Message, MessageView, Producer, aio
 from popclient.admin import Admin, MessageState, RedriveOrder
-from tests.support.push_consumers import consumer_of, failed
+from tests.client.push_consumers import consumer_of, failed
 from tests.support.scripted_server import ScriptedServer, put, until
 
 

@@ -17,8 +17,8 @@ from popclient import BadRequest, ConsumeResult, Message, MessageView, SimpleCon
 from popclient._session import convert
 from popproto.v1 import receiving_pb2
 from popproto.v2 import definition_pb2 as pb
-from tests.support.push_consumers import acked, given_back
-from tests.support.push_consumers import consumer_of as push_consumer_of
+from tests.client.push_consumers import acked, given_back
+from tests.client.push_consumers import consumer_of as push_consumer_of
 from tests.support.scripted_server import ScriptedServer, ServerThread, put, status, until
 
 OFFERED = "admin,batch,receive-batch"

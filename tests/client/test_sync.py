@@ -27,7 +27,7 @@ from popclient import (
 from popclient._loop import LoopThread
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.support.programs import AT_ONCE_S, run
+from tests.support.client_program import AT_ONCE_S, run
 from tests.support.scripted_server import ServerThread, status, until_in_thread
 
 

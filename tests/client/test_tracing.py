@@ -37,8 +37,8 @@ from popclient._tracing import TracingInterceptor
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from popserver import EmbeddedBroker
+from tests.support.message_views import view_of
 from tests.support.scripted_server import ScriptedServer, until, until_in_thread
-from tests.support.views import view_of
 
 
 @pytest.fixture

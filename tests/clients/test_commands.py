@@ -22,105 +22,105 @@ from popserver.clients import commands
 from popserver.clients.command_frames import STACK_TRACE_LENGTH_MAX, sender
 from popserver.model.errors import NoAnswer, NotFound
 from popserver.rocketmq_admin import consumers
-from tests.support.door import GROUP, TOPIC, Door, a_message, opened
-from tests.support.guarded import ADMIN, SECRET, as_, give
 from tests.support.running_broker import until
 from tests.support.sessions import CONSUMER, PRODUCER, client, traces, tried
+from tests.support.signed_server import ADMIN, SECRET, as_, give
+from tests.support.wire_server import GROUP, TOPIC, WireServer, a_message, opened
 
 
 @pytest.fixture
-async def door(tmp_path: Path) -> AsyncIterator[Door]:
-    async with opened(tmp_path, administered=True) as opened_door:
-        yield opened_door
+async def wire_server(tmp_path: Path) -> AsyncIterator[WireServer]:
+    async with opened(tmp_path, administered=True) as opened_server:
+        yield opened_server
 
 
-def ask(door: Door, method: str, **fields: Any) -> Awaitable[Any]:
+def ask(wire_server: WireServer, method: str, **fields: Any) -> Awaitable[Any]:
     """A call of popmq.v1.Admin, or of RocketMQ's service where ours has no such method."""
     headers = fields.pop("headers", {})
     is_ours = method in admin.DESCRIPTOR.services_by_name["Admin"].methods_by_name
     module, stub = (admin, AdminStub) if is_ours else (rocketmq_admin, RocketmqAdminStub)
     request = getattr(module, f"{method}Request")(**fields)
-    answer: Awaitable[Any] = getattr(stub(door.channel), method)(request, metadata=tuple(headers.items()))
+    answer: Awaitable[Any] = getattr(stub(wire_server.channel), method)(request, metadata=tuple(headers.items()))
     return answer
 
 
-async def test_the_threads_of_a_client_are_told(door: Door) -> None:
-    async with client(door, "c1", traces("one")), client(door, "c2", traces("two")):
+async def test_the_threads_of_a_client_are_told(wire_server: WireServer) -> None:
+    async with client(wire_server, "c1", traces("one")), client(wire_server, "c2", traces("two")):
         for client_id, text in (("c1", "one"), ("c2", "two")):
-            answer = await ask(door, "PrintThreadStackTrace", client_id=client_id)
+            answer = await ask(wire_server, "PrintThreadStackTrace", client_id=client_id)
             assert (answer.status.code, answer.thread_stack_trace) == (pb.OK, text)
 
 
-async def test_a_long_trace_is_cut(door: Door) -> None:
-    async with client(door, "c1", traces("x" * (STACK_TRACE_LENGTH_MAX + 7))):
-        answer = await ask(door, "PrintThreadStackTrace", client_id="c1")
+async def test_a_long_trace_is_cut(wire_server: WireServer) -> None:
+    async with client(wire_server, "c1", traces("x" * (STACK_TRACE_LENGTH_MAX + 7))):
+        answer = await ask(wire_server, "PrintThreadStackTrace", client_id="c1")
     assert answer.thread_stack_trace == f"{'x' * STACK_TRACE_LENGTH_MAX}\n… 7 characters more"
 
 
 @pytest.mark.parametrize("code", [pb.OK, pb.FAILED_TO_CONSUME_MESSAGE, pb.NOT_IMPLEMENTED])
-async def test_a_message_is_tried_out_and_nothing_changes(door: Door, code: pb.Code.ValueType) -> None:
-    await door.send(a_message("m1", body=b"secret", tag="A"))
-    async with client(door, "c1", tried(code, "because")) as asked:
-        before = await door.digest()
-        answer = await ask(door, "VerifyMessage", client_id="c1", message_id="m1", topic=TOPIC)
+async def test_a_message_is_tried_out_and_nothing_changes(wire_server: WireServer, code: pb.Code.ValueType) -> None:
+    await wire_server.send(a_message("m1", body=b"secret", tag="A"))
+    async with client(wire_server, "c1", tried(code, "because")) as asked:
+        before = await wire_server.digest()
+        answer = await ask(wire_server, "VerifyMessage", client_id="c1", message_id="m1", topic=TOPIC)
         assert (answer.status.code, answer.status.message) == (code, "because")
-        assert await door.digest() == before
+        assert await wire_server.digest() == before
     told = asked[0].verify_message_command.message
     assert (told.topic.name, told.body, told.system_properties.message_id) == (TOPIC.name, b"secret", "m1")
     assert told.system_properties.delivery_attempt == 1
     assert told.system_properties.body_digest.checksum
 
 
-async def test_a_client_is_told_to_reconnect(door: Door) -> None:
-    async with client(door, "c1") as asked:
-        assert (await ask(door, "ReconnectClient", client_id="c1")).status.code == pb.OK
+async def test_a_client_is_told_to_reconnect(wire_server: WireServer) -> None:
+    async with client(wire_server, "c1") as asked:
+        assert (await ask(wire_server, "ReconnectClient", client_id="c1")).status.code == pb.OK
         await until(lambda: bool(asked))
     assert asked[0].HasField("reconnect_endpoints_command")
     assert asked[0].reconnect_endpoints_command.nonce
 
 
-async def test_who_is_not_there_is_named(door: Door) -> None:
-    await door.send(a_message("m1"))
-    await door.call("Heartbeat", wire.HeartbeatRequest(group=GROUP), client_id="no-stream")
+async def test_who_is_not_there_is_named(wire_server: WireServer) -> None:
+    await wire_server.send(a_message("m1"))
+    await wire_server.call("Heartbeat", wire.HeartbeatRequest(group=GROUP), client_id="no-stream")
     for client_id in ("nobody", "no-stream"):
         for method, more in (
             ("PrintThreadStackTrace", {}),
             ("ReconnectClient", {}),
             ("VerifyMessage", {"message_id": "m1"}),
         ):
-            status = (await ask(door, method, client_id=client_id, **more)).status
+            status = (await ask(wire_server, method, client_id=client_id, **more)).status
             assert status.code == pb.NOT_FOUND
             assert f"client '{client_id}' has no session with this server" in status.message
-    async with client(door, "c1"):
-        missing = await ask(door, "VerifyMessage", client_id="c1", message_id="no such")
+    async with client(wire_server, "c1"):
+        missing = await ask(wire_server, "VerifyMessage", client_id="c1", message_id="no such")
         assert missing.status.code == pb.MESSAGE_NOT_FOUND
-    assert (await ask(door, "PrintThreadStackTrace")).status.code == pb.BAD_REQUEST
+    assert (await ask(wire_server, "PrintThreadStackTrace")).status.code == pb.BAD_REQUEST
 
 
-async def test_a_client_that_does_not_answer(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_answer(wire_server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumers, "ANSWER_WITHIN_S", 0.05)
-    async with client(door, "c1"):
-        status = (await ask(door, "PrintThreadStackTrace", client_id="c1")).status
+    async with client(wire_server, "c1"):
+        status = (await ask(wire_server, "PrintThreadStackTrace", client_id="c1")).status
     assert status.code == pb.REQUEST_TIMEOUT
     assert "client 'c1' has not answered within 0.05 s" in status.message
-    assert not door.broker.sessions.commands._asked
+    assert not wire_server.broker.sessions.commands._asked
 
 
-async def test_a_client_that_leaves_before_it_answers(door: Door) -> None:
-    async with client(door, "c1") as asked:
-        waiting = asyncio.ensure_future(ask(door, "PrintThreadStackTrace", client_id="c1"))
+async def test_a_client_that_leaves_before_it_answers(wire_server: WireServer) -> None:
+    async with client(wire_server, "c1") as asked:
+        waiting = asyncio.ensure_future(ask(wire_server, "PrintThreadStackTrace", client_id="c1"))
         await until(lambda: bool(asked))
     status = (await waiting).status
     assert status.code == pb.NOT_FOUND
     assert "client 'c1' disconnected before it answered" in status.message
 
 
-async def test_nobody_answers_for_another(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_answers_for_another(wire_server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumers, "ANSWER_WITHIN_S", 0.3)
-    async with client(door, "c1") as asked, door.telemetry("c2") as stream:
+    async with client(wire_server, "c1") as asked, wire_server.telemetry("c2") as stream:
         await stream.write(CONSUMER)
         await stream.read()
-        waiting = asyncio.ensure_future(ask(door, "PrintThreadStackTrace", client_id="c1"))
+        waiting = asyncio.ensure_future(ask(wire_server, "PrintThreadStackTrace", client_id="c1"))
         await until(lambda: bool(asked))
         stolen = traces("forged")(asked[0])
         assert stolen is not None
@@ -132,44 +132,44 @@ async def test_nobody_answers_for_another(door: Door, monkeypatch: pytest.Monkey
         assert (await waiting).status.code == pb.REQUEST_TIMEOUT
 
 
-async def test_only_so_many_wait(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_wait(wire_server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "WAITING_MAX", 2)
-    async with client(door, "c1") as asked:
-        waiting = [asyncio.ensure_future(ask(door, "PrintThreadStackTrace", client_id="c1")) for _ in range(2)]
+    async with client(wire_server, "c1") as asked:
+        waiting = [asyncio.ensure_future(ask(wire_server, "PrintThreadStackTrace", client_id="c1")) for _ in range(2)]
         await until(lambda: len(asked) == 2)
-        status = (await ask(door, "PrintThreadStackTrace", client_id="c1")).status
+        status = (await ask(wire_server, "PrintThreadStackTrace", client_id="c1")).status
         assert status.code == pb.TOO_MANY_REQUESTS
         assert "2 commands wait" in status.message
     assert {(await each).status.code for each in waiting} == {pb.NOT_FOUND}
 
 
-async def test_clients_are_listed(door: Door) -> None:
-    await door.call("Heartbeat", wire.HeartbeatRequest(), client_id="unknown")
-    async with client(door, "a"), client(door, "b", settings=PRODUCER):
-        listed = (await ask(door, "ListClients")).clients
+async def test_clients_are_listed(wire_server: WireServer) -> None:
+    await wire_server.call("Heartbeat", wire.HeartbeatRequest(), client_id="unknown")
+    async with client(wire_server, "a"), client(wire_server, "b", settings=PRODUCER):
+        listed = (await ask(wire_server, "ListClients")).clients
         assert [(each.client_id, each.client_type, each.group.name, each.connected) for each in listed] == [
             ("a", pb.PUSH_CONSUMER, GROUP.name, True),
             ("b", pb.PRODUCER, "", True),
             ("unknown", 0, "", False),
         ]
-        of_group = await ask(door, "ListClients", group=GROUP)
+        of_group = await ask(wire_server, "ListClients", group=GROUP)
         assert [each.client_id for each in of_group.clients] == ["a"]
-        assert not (await ask(door, "ListClients", group=pb.Resource(name="others"))).clients
+        assert not (await ask(wire_server, "ListClients", group=pb.Resource(name="others"))).clients
 
 
 async def test_a_message_is_not_told_to_a_user_who_may_not_read_it(tmp_path: Path) -> None:
-    async with opened(tmp_path, administered=True, rules=Rules(auth=True), admin=ADMIN) as door:
-        await door.users.add("alice", SECRET, is_admin=False)
-        await give(door, "ALLOW SUB group:counters")
+    async with opened(tmp_path, administered=True, rules=Rules(auth=True), admin=ADMIN) as wire_server:
+        await wire_server.users.add("alice", SECRET, is_admin=False)
+        await give(wire_server, "ALLOW SUB group:counters")
         send = wire.SendMessageRequest(messages=[a_message("m1")])
-        await door.call("SendMessage", send, headers=as_(*ADMIN))
-        async with client(door, "c1", tried(pb.OK), headers=as_("alice")) as asked:
+        await wire_server.call("SendMessage", send, headers=as_(*ADMIN))
+        async with client(wire_server, "c1", tried(pb.OK), headers=as_("alice")) as asked:
             wish = {"client_id": "alice/c1", "message_id": "m1", "headers": as_(*ADMIN)}
-            status = (await ask(door, "VerifyMessage", **wish)).status
+            status = (await ask(wire_server, "VerifyMessage", **wish)).status
             assert (status.code, asked) == (pb.FORBIDDEN, [])
             assert "user 'alice' may not SUB topic 'flights'" in status.message
-            await give(door, "ALLOW SUB topic:flights")
-            assert (await ask(door, "VerifyMessage", **wish)).status.code == pb.OK
+            await give(wire_server, "ALLOW SUB topic:flights")
+            assert (await ask(wire_server, "VerifyMessage", **wish)).status.code == pb.OK
 
 
 async def test_a_client_that_leaves_while_it_is_told_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:

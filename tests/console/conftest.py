@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from tests.console.site import Site, opened
-from tests.support.desk import Desk
+from tests.support.admin_server import AdminServer
 
 
 @pytest.fixture
@@ -33,16 +33,16 @@ def guarded_site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def desk(site: Site) -> Iterator[Desk]:
+def admin_server(site: Site) -> Iterator[AdminServer]:
     """The administration of the site's server, and a client to make something happen."""
     yield from _desk(site)
 
 
 @pytest.fixture
-def stored_desk(stored_site: Site) -> Iterator[Desk]:
+def either_admin_server(stored_site: Site) -> Iterator[AdminServer]:
     yield from _desk(stored_site)
 
 
-def _desk(site: Site) -> Iterator[Desk]:
+def _desk(site: Site) -> Iterator[AdminServer]:
     with grpc.insecure_channel(site.broker.endpoint) as channel:
-        yield Desk(site.broker, channel)
+        yield AdminServer(site.broker, channel)

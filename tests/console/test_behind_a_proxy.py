@@ -25,8 +25,8 @@ from popconsole.serving import server_of
 from popconsole.settings import Settings
 from popserver import EmbeddedBroker
 from popserver.config import GivenConfig
+from tests.console.reverse_proxies import NAME, PROXIES, program, proxy
 from tests.console.site import csrf_on
-from tests.support.reverse_proxies import NAME, PROXIES, program, proxy
 from tests.support.waiting import soon
 
 ROOT = "/popmq"

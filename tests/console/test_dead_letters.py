@@ -12,22 +12,24 @@ from popclient.aio import Admin
 from popconsole.pages.dead_letters import KINDS_MAX
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import Site
-from tests.support.desk import Desk, named
+from tests.support.admin_server import AdminServer, named
 from tests.support.waiting import soon
 
 
-def die(desk: Desk, *message_ids: str, tag: str = "UA", body: bytes = b"body", **properties: str) -> None:
+def die(
+    admin_server: AdminServer, *message_ids: str, tag: str = "UA", body: bytes = b"body", **properties: str
+) -> None:
     """Messages that group `arrivals` gives up."""
-    desk.send("flights", *message_ids, body=body, properties=properties, tag=tag)
-    for message in desk.receive("arrivals", "flights"):
-        desk.give_up("arrivals", "flights", message)
+    admin_server.send("flights", *message_ids, body=body, properties=properties, tag=tag)
+    for message in admin_server.receive("arrivals", "flights"):
+        admin_server.give_up("arrivals", "flights", message)
 
 
 @pytest.fixture
-def made(stored_desk: Desk) -> Desk:
-    stored_desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL])
-    stored_desk.make_group("arrivals", max_attempts=2, history="all")
-    return stored_desk
+def made(either_admin_server: AdminServer) -> AdminServer:
+    either_admin_server.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL])
+    either_admin_server.make_group("arrivals", max_attempts=2, history="all")
+    return either_admin_server
 
 
 def plan_of(site: Site, **fields: Any) -> str:
@@ -36,7 +38,7 @@ def plan_of(site: Site, **fields: Any) -> str:
     return str(answer.headers["location"])
 
 
-def test_they_are_counted_by_kind_and_selected(stored_site: Site, made: Desk) -> None:
+def test_they_are_counted_by_kind_and_selected(stored_site: Site, made: AdminServer) -> None:
     die(made, "m0", "m1", tag="UA", distance="100")
     die(made, "m2", tag="O'Hare", distance="2000")
     page = stored_site.get("/dead-letters/arrivals")
@@ -51,7 +53,7 @@ def test_they_are_counted_by_kind_and_selected(stored_site: Site, made: Desk) ->
     stored_site.get("/dead-letters/nobody", 404)
 
 
-def test_kinds_that_are_not_shown_are_counted(stored_site: Site, made: Desk) -> None:
+def test_kinds_that_are_not_shown_are_counted(stored_site: Site, made: AdminServer) -> None:
     for number in range(KINDS_MAX + 2):
         die(made, f"m{number}", tag=f"T{number}")
     page = stored_site.get("/dead-letters/arrivals")
@@ -60,7 +62,7 @@ def test_kinds_that_are_not_shown_are_counted(stored_site: Site, made: Desk) -> 
     assert ", 1 reason." in page
 
 
-def test_a_plan_moves_nothing_and_its_run_sends_all_back(stored_site: Site, made: Desk) -> None:
+def test_a_plan_moves_nothing_and_its_run_sends_all_back(stored_site: Site, made: AdminServer) -> None:
     die(made, "m0", "m1", "m2")
     path = plan_of(stored_site, why="the feed is fixed")
     page = stored_site.get(path)
@@ -75,14 +77,14 @@ def test_a_plan_moves_nothing_and_its_run_sends_all_back(stored_site: Site, made
     assert "plan" in stored_site.get("/dead-letters")
 
 
-def test_only_those_that_are_checked(stored_site: Site, made: Desk) -> None:
+def test_only_those_that_are_checked(stored_site: Site, made: AdminServer) -> None:
     die(made, "m0", "m1")
     number = re.findall(r'name="id" value="(\d+)"', stored_site.get("/dead-letters/arrivals"))[0]
     page = stored_site.get(plan_of(stored_site, id=number))
     assert "1 message" in page and "/messages/m0" in page and "/messages/m1" not in page
 
 
-def test_a_slow_redrive_is_stopped_and_goes_on(stored_site: Site, made: Desk) -> None:
+def test_a_slow_redrive_is_stopped_and_goes_on(stored_site: Site, made: AdminServer) -> None:
     die(made, *(f"m{index}" for index in range(10)))
     path = plan_of(stored_site)
     stored_site.post(f"{path}/run", form_on=path, confirm="arrivals", rate="0.5")
@@ -96,13 +98,13 @@ def test_a_slow_redrive_is_stopped_and_goes_on(stored_site: Site, made: Desk) ->
 
 
 def test_a_redrive_that_fails_says_so(
-    site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    site: Site, admin_server: AdminServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def run_redrive(*_: object, **__: object) -> None:
         raise KeyError("a defect")
 
-    desk.make_group("arrivals")
-    die(desk, "m0")
+    admin_server.make_group("arrivals")
+    die(admin_server, "m0")
     path = plan_of(site)
     monkeypatch.setattr(Admin, "run_redrive", run_redrive)
     site.post(f"{path}/run", form_on=path, confirm="arrivals", rate="")
@@ -110,7 +112,7 @@ def test_a_redrive_that_fails_says_so(
     assert "a defect" in caplog.text
 
 
-def test_a_plan_is_cancelled(stored_site: Site, made: Desk) -> None:
+def test_a_plan_is_cancelled(stored_site: Site, made: AdminServer) -> None:
     die(made, "m0")
     path = plan_of(stored_site)
     stored_site.post(f"{path}/cancel", form_on=path)
@@ -119,14 +121,14 @@ def test_a_plan_is_cancelled(stored_site: Site, made: Desk) -> None:
 
 
 @pytest.mark.parametrize("rate", ["0", "-3", "fast", "nan", "inf", "1e99"])
-def test_a_rate_that_is_none(site: Site, desk: Desk, rate: str) -> None:
-    desk.make_group("arrivals")
-    die(desk, "m0")
+def test_a_rate_that_is_none(site: Site, admin_server: AdminServer, rate: str) -> None:
+    admin_server.make_group("arrivals")
+    die(admin_server, "m0")
     path = plan_of(site)
     assert "no rate" in site.post(f"{path}/run", 400, form_on=path, confirm="arrivals", rate=rate).text
 
 
-def test_one_letter_is_repaired_after_its_differences_were_seen(stored_site: Site, made: Desk) -> None:
+def test_one_letter_is_repaired_after_its_differences_were_seen(stored_site: Site, made: AdminServer) -> None:
     die(made, "m0", body=b"gate: NaN", distance="5")
     number = re.findall(r'name="id" value="(\d+)"', stored_site.get("/dead-letters/arrivals"))[0]
     page, path = f"/dead-letters/arrivals/{number}", f"/dead-letters/arrivals/{number}/repair"
@@ -141,9 +143,9 @@ def test_one_letter_is_repaired_after_its_differences_were_seen(stored_site: Sit
     assert "repaired" in page and "INFLIGHT" in page, "the lineage"
 
 
-def test_a_long_body_is_not_compared(site: Site, desk: Desk) -> None:
-    desk.make_group("arrivals")
-    die(desk, "m0", body=b"a\n" * 999)
+def test_a_long_body_is_not_compared(site: Site, admin_server: AdminServer) -> None:
+    admin_server.make_group("arrivals")
+    die(admin_server, "m0", body=b"a\n" * 999)
     page = "/dead-letters/arrivals/1"
     seen = site.post(f"{page}/repair", 200, form_on=page, body="a\n" * 998 + "b").text
     assert "+ b" in seen
@@ -151,7 +153,7 @@ def test_a_long_body_is_not_compared(site: Site, desk: Desk) -> None:
     assert "are not compared" in seen and "+ b" not in seen
 
 
-def test_export_is_one_object_a_line(stored_site: Site, made: Desk) -> None:
+def test_export_is_one_object_a_line(stored_site: Site, made: AdminServer) -> None:
     die(made, "m0", "m1", body=b"\xff\x00")
     answer = stored_site.browser.get("/dead-letters/arrivals/export")
     rows = [json.loads(line) for line in answer.text.splitlines()]
@@ -159,7 +161,7 @@ def test_export_is_one_object_a_line(stored_site: Site, made: Desk) -> None:
     assert rows[0]["body_base64"] == "/wA=" and "attachment" in answer.headers["content-disposition"]
 
 
-def test_they_are_deleted_when_the_name_is_typed(stored_site: Site, made: Desk) -> None:
+def test_they_are_deleted_when_the_name_is_typed(stored_site: Site, made: AdminServer) -> None:
     die(made, "m0", "m1")
     made.server.clock.advance("1s")
     page = stored_site.get("/dead-letters/arrivals/purge")
@@ -170,7 +172,7 @@ def test_they_are_deleted_when_the_name_is_typed(stored_site: Site, made: Desk) 
     assert "No dead letters." in stored_site.get("/dead-letters/arrivals")
 
 
-def test_what_dies_after_the_preview_stays(stored_site: Site, made: Desk) -> None:
+def test_what_dies_after_the_preview_stays(stored_site: Site, made: AdminServer) -> None:
     die(made, "m0")
     made.server.clock.advance("1s")
     page = stored_site.get("/dead-letters/arrivals/purge")
@@ -182,16 +184,16 @@ def test_what_dies_after_the_preview_stays(stored_site: Site, made: Desk) -> Non
 
 
 @pytest.mark.parametrize("until", ["", "soon", "9" * 14, "-1"])
-def test_a_deletion_without_a_preview_is_refused(site: Site, desk: Desk, until: str) -> None:
-    desk.make_group("arrivals")
-    die(desk, "m0")
+def test_a_deletion_without_a_preview_is_refused(site: Site, admin_server: AdminServer, until: str) -> None:
+    admin_server.make_group("arrivals")
+    die(admin_server, "m0")
     assert "preview" in site.post("/dead-letters/arrivals/purge", 400, confirm="arrivals", until=until).text
     assert "/messages/m0" in site.get("/dead-letters/arrivals")
 
 
-def test_a_time_that_the_pages_do_not_offer_is_refused(site: Site, desk: Desk) -> None:
-    desk.make_group("arrivals")
-    die(desk, "m0")
+def test_a_time_that_the_pages_do_not_offer_is_refused(site: Site, admin_server: AdminServer) -> None:
+    admin_server.make_group("arrivals")
+    die(admin_server, "m0")
     for page in ("", "/purge", "/export"):
         assert "since is '2d'" in site.get(f"/dead-letters/arrivals{page}?since=2d", 400)
 

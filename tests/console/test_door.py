@@ -21,7 +21,7 @@ from popconsole.sessions import CHECK_S, SESSIONS_MAX, TRIES_MAX, TRIES_OF_KEY_M
 from popconsole.settings import Settings
 from popconsole.visits import Refused, form_of, way_back
 from tests.console.site import Site, browsing, csrf_on, opened
-from tests.support.desk import Desk
+from tests.support.admin_server import AdminServer
 from tests.support.waiting import eventually
 
 HERE = "127.0.0.1:8082"
@@ -59,23 +59,23 @@ def test_a_name_can_be_allowed() -> None:
 @pytest.mark.parametrize(
     "headers", [{"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}]
 )
-def test_a_page_of_another_site_changes_nothing(site: Site, desk: Desk, headers: dict[str, str]) -> None:
-    desk.make_group("billing")
+def test_a_page_of_another_site_changes_nothing(site: Site, admin_server: AdminServer, headers: dict[str, str]) -> None:
+    admin_server.make_group("billing")
     data = {"csrf": csrf_on(site.browser.get("/groups/billing/delete").text), "confirm": "billing"}
     assert site.browser.post("/groups/billing/delete", data=data, headers=headers).status_code == 403
     site.get("/groups/billing")
 
 
-def test_a_form_without_its_token_changes_nothing(site: Site, desk: Desk) -> None:
-    desk.make_group("billing")
+def test_a_form_without_its_token_changes_nothing(site: Site, admin_server: AdminServer) -> None:
+    admin_server.make_group("billing")
     for token in ("", "guessed"):
         answer = site.browser.post("/groups/billing/delete", data={"csrf": token, "confirm": "billing"})
         assert (answer.status_code, "not of your session" in answer.text) == (403, True)
     site.get("/groups/billing")
 
 
-def test_a_form_with_its_token_and_the_name_does(site: Site, desk: Desk) -> None:
-    desk.make_group("billing")
+def test_a_form_with_its_token_and_the_name_does(site: Site, admin_server: AdminServer) -> None:
+    admin_server.make_group("billing")
     answer = site.post("/groups/billing/delete", 400, confirm="biling")
     assert "the name typed is not" in answer.text
     site.post("/groups/billing/delete", confirm="billing")

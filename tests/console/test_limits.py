@@ -11,19 +11,19 @@ from popclient.aio import Admin
 from popconsole.pages import topics, users
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import Site
-from tests.support.desk import Desk, named
+from tests.support.admin_server import AdminServer, named
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
 
 def test_scheduled_messages_are_read_until_their_bodies_are_large(
-    site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    site: Site, admin_server: AdminServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "BODIES_MAX", 1_000)
     due = datetime.fromtimestamp(site.broker.clock.now_ms() / 1_000, UTC) + timedelta(hours=1)
     for topic in ("first", "second", "third"):
-        desk.call("CreateTopic", topic=named(topic), accept_message_types=[pb.DELAY])
-        desk.send(topic, f"m-{topic}", body=b"a" * 600, delivery_timestamp=due)
+        admin_server.call("CreateTopic", topic=named(topic), accept_message_types=[pb.DELAY])
+        admin_server.send(topic, f"m-{topic}", body=b"a" * 600, delivery_timestamp=due)
     page = site.get("/scheduled")
     assert "m-first" in page and "m-second" in page and "m-third" not in page
     assert "more are not counted" in page
@@ -31,13 +31,13 @@ def test_scheduled_messages_are_read_until_their_bodies_are_large(
 
 
 def test_newest_messages_are_read_until_their_bodies_are_large(
-    site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    site: Site, admin_server: AdminServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "BODIES_MAX", 1_000)
-    desk.call("CreateTopic", topic=named("flights"), queue_count=4, accept_message_types=[pb.NORMAL])
+    admin_server.call("CreateTopic", topic=named("flights"), queue_count=4, accept_message_types=[pb.NORMAL])
     ids = [f"m-{number}" for number in range(12)]
     for each in ids:
-        desk.send("flights", each, body=b"a" * 1_100)
+        admin_server.send("flights", each, body=b"a" * 1_100)
     page = site.get("/topics/flights")
     assert "not all queues are shown" in page
     assert 0 < sum(f"/messages/{each}?" in page for each in ids) < len(ids)

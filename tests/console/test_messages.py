@@ -18,23 +18,23 @@ from popproto.v2 import definition_pb2 as pb
 from popserver.administration import find
 from popserver.model.topic import QUEUE_COUNT_MAX
 from tests.console.site import Site
-from tests.support.desk import Desk, named
+from tests.support.admin_server import AdminServer, named
 
 BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
 
 
-def made(desk: Desk) -> None:
-    desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL, pb.FIFO])
-    desk.make_group("arrivals", max_attempts=2, history="all")
+def made(admin_server: AdminServer) -> None:
+    admin_server.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL, pb.FIFO])
+    admin_server.make_group("arrivals", max_attempts=2, history="all")
 
 
-def test_every_step_of_its_life(stored_site: Site, stored_desk: Desk) -> None:
-    made(stored_desk)
-    stored_desk.send("flights", "m0", body=b'{"seat": "12A", "legs": [1, null, true]}', keys=["UA-17"])
-    stored_desk.receive("arrivals", "flights")
-    stored_desk.server.clock.advance("11s")
-    (message,) = stored_desk.receive("arrivals", "flights")
-    stored_desk.give_up("arrivals", "flights", message)
+def test_every_step_of_its_life(stored_site: Site, either_admin_server: AdminServer) -> None:
+    made(either_admin_server)
+    either_admin_server.send("flights", "m0", body=b'{"seat": "12A", "legs": [1, null, true]}', keys=["UA-17"])
+    either_admin_server.receive("arrivals", "flights")
+    either_admin_server.server.clock.advance("11s")
+    (message,) = either_admin_server.receive("arrivals", "flights")
+    either_admin_server.give_up("arrivals", "flights", message)
     page = stored_site.get("/messages/m0")
     assert "a dead letter of group 'arrivals'" in page
     assert "attempt 2" in page and "RELEASE" in page and "FORWARD_TO_DLQ" in page
@@ -45,20 +45,20 @@ def test_every_step_of_its_life(stored_site: Site, stored_desk: Desk) -> None:
     assert "7b 22 73 65" in stored_site.get("/messages/m0?show=hex")
 
 
-def test_the_search_leads_to_a_message_by_its_id(site: Site, desk: Desk) -> None:
-    made(desk)
-    desk.send("flights", "m0")
+def test_the_search_leads_to_a_message_by_its_id(site: Site, admin_server: AdminServer) -> None:
+    made(admin_server)
+    admin_server.send("flights", "m0")
     answer = site.browser.get("/messages?find=m0", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/messages/m0")
     assert "neither the id" in site.get("/messages?find=m1")
-    desk.send("flights", "m1", "m2", keys=["UA-17"])
+    admin_server.send("flights", "m1", "m2", keys=["UA-17"])
     page = site.get("/messages?find=UA-17")
     assert "/messages/m1" in page and "/messages/m2" in page and "popmq message find --key UA-17" in page
 
 
-def test_a_search_goes_on_with_a_link(site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(desk)
-    desk.send("flights", "m0", "m1", keys=["UA 17"])
+def test_a_search_goes_on_with_a_link(site: Site, admin_server: AdminServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(admin_server)
+    admin_server.send("flights", "m0", "m1", keys=["UA 17"])
     monkeypatch.setattr(find, "EXAMINED_MAX", 1)
     page = site.get("/messages?find=UA 17")
     assert "/messages/m1" in page and "/messages/m0" not in page and "of 1 examined; there are more." in page
@@ -72,11 +72,13 @@ def next_link(page: str) -> str:
     return unescape(link[1])
 
 
-def test_the_link_of_a_topic_with_many_queues_is_short(site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.call("CreateTopic", topic=named("wide"), queue_count=QUEUE_COUNT_MAX)
+def test_the_link_of_a_topic_with_many_queues_is_short(
+    site: Site, admin_server: AdminServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin_server.call("CreateTopic", topic=named("wide"), queue_count=QUEUE_COUNT_MAX)
     sent = [f"m{number}" for number in range(2 * QUEUE_COUNT_MAX)]
     for first in range(0, len(sent), 32):
-        desk.send("wide", *sent[first : first + 32])
+        admin_server.send("wide", *sent[first : first + 32])
     monkeypatch.setattr(messages, "FOUND_MAX", 3)
     newest = site.get("/messages?topic=wide")
     link = next_link(newest)
@@ -89,9 +91,9 @@ def test_the_link_of_a_topic_with_many_queues_is_short(site: Site, desk: Desk, m
 @pytest.mark.parametrize(
     "message_id", ["a/b", "a?b#c", "a b&c=d", "//evil.example", "x/skip", "a%41", "é%", ".", "..", "~.."]
 )
-def test_an_id_with_any_characters_has_a_page(site: Site, desk: Desk, message_id: str) -> None:
-    made(desk)
-    desk.send("flights", message_id)
+def test_an_id_with_any_characters_has_a_page(site: Site, admin_server: AdminServer, message_id: str) -> None:
+    made(admin_server)
+    admin_server.send("flights", message_id)
     answer = site.browser.get("/messages", params={"find": message_id}, follow_redirects=False)
     path = answer.headers["location"]
     assert answer.status_code == 303
@@ -100,17 +102,17 @@ def test_an_id_with_any_characters_has_a_page(site: Site, desk: Desk, message_id
     page = site.get(path)
     assert f'<h1 class="mono">{message_id}</h1>' in page
     assert f'hx-get="{path}"' in page, "its news"
-    desk.receive("arrivals", "flights")
-    desk.server.clock.advance("11s")
+    admin_server.receive("arrivals", "flights")
+    admin_server.server.clock.advance("11s")
     answer = site.post(f"{path}/skip", form_on=path, group="arrivals", confirm="arrivals", topic="flights")
     assert answer.headers["location"] == path
     assert "skips the message" in site.get(path)
 
 
-def test_messages_of_a_topic_by_condition(site: Site, desk: Desk) -> None:
-    made(desk)
-    desk.send("flights", "m0", properties={"distance": "100"})
-    desk.send("flights", "m1", properties={"distance": "2000"})
+def test_messages_of_a_topic_by_condition(site: Site, admin_server: AdminServer) -> None:
+    made(admin_server)
+    admin_server.send("flights", "m0", properties={"distance": "100"})
+    admin_server.send("flights", "m1", properties={"distance": "2000"})
     page = site.get("/messages?topic=flights&where=distance > 1000")
     assert "1 message of 2 examined" in page.replace("<strong>", "").replace("</strong>", "")
     assert "/messages/m1" in page and "/messages/m0" not in page
@@ -118,12 +120,12 @@ def test_messages_of_a_topic_by_condition(site: Site, desk: Desk) -> None:
     assert "/messages/m0" in site.get("/messages?topic=flights")
 
 
-def test_messages_of_a_topic_between_two_times(site: Site, desk: Desk) -> None:
-    made(desk)
-    desk.send("flights", "m0")
-    desk.server.clock.advance("1h")
-    desk.send("flights", "m1")
-    noon = datetime.fromtimestamp(desk.server.clock.now_ms() / 1_000 - 1_800, UTC)
+def test_messages_of_a_topic_between_two_times(site: Site, admin_server: AdminServer) -> None:
+    made(admin_server)
+    admin_server.send("flights", "m0")
+    admin_server.server.clock.advance("1h")
+    admin_server.send("flights", "m1")
+    noon = datetime.fromtimestamp(admin_server.server.clock.now_ms() / 1_000 - 1_800, UTC)
     written = noon.replace(tzinfo=None).isoformat(timespec="minutes")
     for asked, shown in (
         ({"since": written}, ["m1"]),
@@ -149,28 +151,28 @@ def test_messages_of_a_topic_between_two_times(site: Site, desk: Desk) -> None:
         ({"since": "1h", "until": "2h"}, "exchange the two times"),
     ],
 )
-def test_times_that_cannot_be_searched(site: Site, desk: Desk, asked: dict[str, str], said: str) -> None:
-    made(desk)
+def test_times_that_cannot_be_searched(site: Site, admin_server: AdminServer, asked: dict[str, str], said: str) -> None:
+    made(admin_server)
     page = site.get("/messages", params={"topic": "flights", **asked})
     assert said in page
     assert all(f'value="{each}"' in page for each in asked.values()), "what was written is still there"
 
 
-def test_a_message_is_skipped_by_its_page(stored_site: Site, stored_desk: Desk) -> None:
-    made(stored_desk)
-    stored_desk.send("flights", "m0")
-    stored_desk.receive("arrivals", "flights")
-    stored_desk.server.clock.advance("11s")
+def test_a_message_is_skipped_by_its_page(stored_site: Site, either_admin_server: AdminServer) -> None:
+    made(either_admin_server)
+    either_admin_server.send("flights", "m0")
+    either_admin_server.receive("arrivals", "flights")
+    either_admin_server.server.clock.advance("11s")
     stored_site.post("/messages/m0/skip", 400, form_on="/messages/m0", group="arrivals", confirm="")
     stored_site.post("/messages/m0/skip", form_on="/messages/m0", group="arrivals", confirm="arrivals", topic="flights")
     page = stored_site.get("/messages/m0")
     assert "skips the message" in page and "SKIP" in page
 
 
-def test_a_held_message_is_skipped_by_force(site: Site, desk: Desk) -> None:
-    made(desk)
-    desk.send("flights", "m0")
-    desk.receive("arrivals", "flights")
+def test_a_held_message_is_skipped_by_force(site: Site, admin_server: AdminServer) -> None:
+    made(admin_server)
+    admin_server.send("flights", "m0")
+    admin_server.receive("arrivals", "flights")
     page = site.get("/messages/m0")
     assert "its ack will be refused" in page
     fields = {"group": "arrivals", "confirm": "arrivals", "topic": "flights", "force": "1"}
@@ -178,9 +180,9 @@ def test_a_held_message_is_skipped_by_force(site: Site, desk: Desk) -> None:
     assert "COMMIT" in site.get("/messages/m0")
 
 
-def test_a_body_that_is_no_text(site: Site, desk: Desk) -> None:
-    made(desk)
-    desk.send("flights", "m0", body=bytes(range(256)))
+def test_a_body_that_is_no_text(site: Site, admin_server: AdminServer) -> None:
+    made(admin_server)
+    admin_server.send("flights", "m0", body=bytes(range(256)))
     page = site.get("/messages/m0")
     assert "000000  00 01 02" in page and "show=text" not in page
 

@@ -19,7 +19,7 @@ from popconsole.rates import incoming, outgoing, series, series_of_group, trends
 from popconsole.settings import Settings
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import Site, browsing
-from tests.support.desk import Desk, named
+from tests.support.admin_server import AdminServer, named
 
 
 def plain(page: str) -> str:
@@ -33,21 +33,21 @@ def figures(page: str) -> dict[str, int]:
 
 
 @pytest.fixture
-def crowded(stored_desk: Desk) -> Desk:
+def crowded(either_admin_server: AdminServer) -> AdminServer:
     """Two topics with messages, two groups of which one has a dead letter, and one group without a topic."""
     for topic in ("flights", "gates"):
-        stored_desk.call("CreateTopic", topic=named(topic), queue_count=2, accept_message_types=[pb.NORMAL])
+        either_admin_server.call("CreateTopic", topic=named(topic), queue_count=2, accept_message_types=[pb.NORMAL])
     for group in ("arrivals", "radar", "idle"):
-        stored_desk.make_group(group, history="all")
-    stored_desk.send("flights", "f1", "f2", "f3")
-    stored_desk.send("gates", "g1", "g2")
-    (first, *_) = stored_desk.receive("arrivals", "flights", 2)
-    stored_desk.give_up("arrivals", "flights", first)
-    stored_desk.receive("radar", "gates", 1)
-    return stored_desk
+        either_admin_server.make_group(group, history="all")
+    either_admin_server.send("flights", "f1", "f2", "f3")
+    either_admin_server.send("gates", "g1", "g2")
+    (first, *_) = either_admin_server.receive("arrivals", "flights", 2)
+    either_admin_server.give_up("arrivals", "flights", first)
+    either_admin_server.receive("radar", "gates", 1)
+    return either_admin_server
 
 
-def test_pages_and_command_agree(stored_site: Site, crowded: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pages_and_command_agree(stored_site: Site, crowded: AdminServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert popclient.cli.main(["--endpoint", stored_site.broker.endpoint, "status", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
     overview, server = stored_site.get("/"), stored_site.get("/server")

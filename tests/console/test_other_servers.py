@@ -20,7 +20,7 @@ from popconsole.settings import Settings
 from popproto.v1 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import browsing, csrf_on
-from tests.support.desk import Desk, named
+from tests.support.admin_server import AdminServer, named
 
 # What the first PopMQ with this service answered.
 OLD = frozenset(
@@ -94,9 +94,9 @@ def test_nothing_listens(free_port: int) -> None:
         assert read(browser, "/static/console.css")
 
 
-def test_a_rocketmq_proxy(desk: Desk) -> None:
+def test_a_rocketmq_proxy(admin_server: AdminServer) -> None:
     with (
-        relay(desk.server.endpoint, NO_CALLS) as endpoint,
+        relay(admin_server.server.endpoint, NO_CALLS) as endpoint,
         browsing(Settings(ClientConfig(endpoint))) as browser,
     ):
         for path in ("/", "/groups/arrivals", "/sign-in"):
@@ -108,8 +108,8 @@ def test_a_rocketmq_proxy(desk: Desk) -> None:
         assert (answer.status_code, "has no popmq.v1.Admin" in answer.text) == (501, True)
 
 
-def test_a_call_of_rocketmqs_admin_names_its_service(desk: Desk) -> None:
-    with relay(desk.server.endpoint, NO_CALLS) as endpoint, Admin(endpoint) as admin:
+def test_a_call_of_rocketmqs_admin_names_its_service(admin_server: AdminServer) -> None:
+    with relay(admin_server.server.endpoint, NO_CALLS) as endpoint, Admin(endpoint) as admin:
         with pytest.raises(UnsupportedByServer, match=r"no apache\.rocketmq\.v2\.Admin; PopMQ .* PrintThread"):
             admin.print_threads("c1")
         with pytest.raises(UnsupportedByServer, match=r"no popmq\.v1\.Admin; only PopMQ .* ListTopics"):
@@ -117,14 +117,14 @@ def test_a_call_of_rocketmqs_admin_names_its_service(desk: Desk) -> None:
 
 
 @pytest.fixture
-def older(desk: Desk) -> Iterator[Any]:
+def older(admin_server: AdminServer) -> Iterator[Any]:
     """A browser before a console of an older server, whose group `arrivals` holds a message."""
-    desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL])
-    desk.make_group("arrivals", history="all")
-    desk.send("flights", "m1", "m2")
-    (first, _) = desk.receive("arrivals", "flights", 2)
-    desk.give_up("arrivals", "flights", first)
-    with relay(desk.server.endpoint, OLD) as endpoint, browsing(Settings(ClientConfig(endpoint))) as browser:
+    admin_server.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL])
+    admin_server.make_group("arrivals", history="all")
+    admin_server.send("flights", "m1", "m2")
+    (first, _) = admin_server.receive("arrivals", "flights", 2)
+    admin_server.give_up("arrivals", "flights", first)
+    with relay(admin_server.server.endpoint, OLD) as endpoint, browsing(Settings(ClientConfig(endpoint))) as browser:
         yield browser
 
 

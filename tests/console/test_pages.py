@@ -19,23 +19,25 @@ from popserver import embedded
 from popserver.administration import flow as administration_flow
 from popserver.administration import holds as administration_holds
 from tests.console.site import Site, browsing
-from tests.support.desk import Desk, named
+from tests.support.admin_server import AdminServer, named
 from tests.support.waiting import soon
 
 
 @pytest.fixture
-def made(stored_desk: Desk) -> Desk:
+def made(either_admin_server: AdminServer) -> AdminServer:
     """Group `arrivals` holds one of three messages of topic `flights`, and has given another one up."""
-    stored_desk.call("CreateTopic", topic=named("flights"), queue_count=2, accept_message_types=[pb.NORMAL, pb.FIFO])
-    stored_desk.make_group("arrivals", max_attempts=3, intervals_s=(10, 60), history="all")
-    stored_desk.send("flights", "a0", "a1", "a2", message_group="gate-1")
-    (message,) = stored_desk.receive("arrivals", "flights", 1)
-    stored_desk.give_up("arrivals", "flights", message)
-    stored_desk.receive("arrivals", "flights", 1)
-    return stored_desk
+    either_admin_server.call(
+        "CreateTopic", topic=named("flights"), queue_count=2, accept_message_types=[pb.NORMAL, pb.FIFO]
+    )
+    either_admin_server.make_group("arrivals", max_attempts=3, intervals_s=(10, 60), history="all")
+    either_admin_server.send("flights", "a0", "a1", "a2", message_group="gate-1")
+    (message,) = either_admin_server.receive("arrivals", "flights", 1)
+    either_admin_server.give_up("arrivals", "flights", message)
+    either_admin_server.receive("arrivals", "flights", 1)
+    return either_admin_server
 
 
-def test_the_overview_says_what_is_behind_and_what_to_do(stored_site: Site, made: Desk) -> None:
+def test_the_overview_says_what_is_behind_and_what_to_do(stored_site: Site, made: AdminServer) -> None:
     made.server.clock.advance("2m")
     page = stored_site.get("/")
     assert "1 group, 1 is behind:" in page and "ready, oldest 2 min" in page
@@ -43,7 +45,7 @@ def test_the_overview_says_what_is_behind_and_what_to_do(stored_site: Site, made
     assert stored_site.browser.get("/activity").json().keys() >= {"at", "in", "out", "ready", "inflight", "p50", "p99"}
 
 
-def test_groups_are_listed_searched_and_sorted(stored_site: Site, made: Desk) -> None:
+def test_groups_are_listed_searched_and_sorted(stored_site: Site, made: AdminServer) -> None:
     made.make_group("billing")
     page = stored_site.get("/groups")
     assert "arrivals" in page and "Without a topic yet" in page and "billing" in page
@@ -63,13 +65,13 @@ def test_groups_are_listed_searched_and_sorted(stored_site: Site, made: Desk) ->
         ("nonsense", "worker-1"),
     ],
 )
-def test_every_tab_of_a_group(stored_site: Site, made: Desk, tab: str, shown: str) -> None:
+def test_every_tab_of_a_group(stored_site: Site, made: AdminServer, tab: str, shown: str) -> None:
     page = stored_site.get(f"/groups/arrivals?tab={tab}")
     assert shown in page
     assert "INFLIGHT" in page and "popmq group show arrivals" in page
 
 
-def test_a_reset_is_shown_in_numbers_first(stored_site: Site, made: Desk) -> None:
+def test_a_reset_is_shown_in_numbers_first(stored_site: Site, made: AdminServer) -> None:
     address = "/groups/arrivals/reset?topic=flights&to=BEGINNING"
     page = stored_site.get(address)
     assert "Goes back over 2 messages" in re.sub("</?strong>", "", page) and "1 dead letters" in page
@@ -83,7 +85,7 @@ def test_a_reset_is_shown_in_numbers_first(stored_site: Site, made: Desk) -> Non
     assert "no time" in stored_site.get("/groups/arrivals/reset?topic=flights&to=TIME&at=soon", 400)
 
 
-def test_a_group_is_paused_and_goes_on(stored_site: Site, made: Desk) -> None:
+def test_a_group_is_paused_and_goes_on(stored_site: Site, made: AdminServer) -> None:
     page = "/groups/arrivals?tab=policy"
     stored_site.post("/groups/arrivals/pause", 400, form_on=page, confirm="")
     stored_site.post("/groups/arrivals/pause", form_on=page, confirm="arrivals", topic="")
@@ -92,15 +94,15 @@ def test_a_group_is_paused_and_goes_on(stored_site: Site, made: Desk) -> None:
     assert "Nothing of it is delivered." not in stored_site.get("/groups/arrivals")
 
 
-def test_long_lists_are_cut_and_say_so(site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.FIFO])
-    desk.make_group("arrivals")
+def test_long_lists_are_cut_and_say_so(site: Site, admin_server: AdminServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin_server.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.FIFO])
+    admin_server.make_group("arrivals")
     for number in range(5):
-        desk.send("flights", f"m{number}", message_group=f"gate-{number}")
-    while desk.receive("arrivals", "flights"):
+        admin_server.send("flights", f"m{number}", message_group=f"gate-{number}")
+    while admin_server.receive("arrivals", "flights"):
         pass
     for number in range(3):
-        desk.call("PauseGroup", group=named("arrivals"), topic=named("flights"), message_group=f"gate-{number}")
+        admin_server.call("PauseGroup", group=named("arrivals"), topic=named("flights"), message_group=f"gate-{number}")
     monkeypatch.setattr(administration_flow, "PAGE_MAX", 2)
     monkeypatch.setattr(groups, "PAUSES_MAX", 1)
     page = site.get("/groups/arrivals")
@@ -115,7 +117,7 @@ def test_long_lists_are_cut_and_say_so(site: Site, desk: Desk, monkeypatch: pyte
     assert "gate-1</td>" in page and "gate-2</td>" not in page and "And 1 more." in page
 
 
-def test_a_topic_and_a_message_on_trial(stored_site: Site, made: Desk) -> None:
+def test_a_topic_and_a_message_on_trial(stored_site: Site, made: AdminServer) -> None:
     page = stored_site.get("/topics/flights")
     assert "arrivals" in page and "a2" in page
     fields: dict[str, Any] = {
@@ -142,11 +144,11 @@ def test_a_topic_is_made_and_deleted(stored_site: Site) -> None:
     stored_site.get("/topics/orders", 404)
 
 
-def test_what_waits_for_its_time_is_shown_and_cancelled(stored_site: Site, stored_desk: Desk) -> None:
-    stored_desk.call("CreateTopic", topic=named("reminders"), accept_message_types=[pb.DELAY])
+def test_what_waits_for_its_time_is_shown_and_cancelled(stored_site: Site, either_admin_server: AdminServer) -> None:
+    either_admin_server.call("CreateTopic", topic=named("reminders"), accept_message_types=[pb.DELAY])
     for message_id, hours in (("soon", 1), ("late", 400)):
         due = datetime.fromtimestamp(stored_site.broker.clock.now_ms() / 1_000 + hours * 3_600, UTC)
-        stored_desk.send("reminders", message_id, delivery_timestamp=due)
+        either_admin_server.send("reminders", message_id, delivery_timestamp=due)
     page = stored_site.get("/scheduled")
     assert "2 messages wait for their time" in page and "each column is" in page
     assert "soon" in stored_site.get("/scheduled?topic=reminders")

@@ -9,7 +9,7 @@ from popconsole.pulse import Backlog, Sample, TopicCount
 from popconsole.rates import commit_quantiles, series, series_of_topic
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import Site
-from tests.support.desk import Desk, named
+from tests.support.admin_server import AdminServer, named
 
 
 def at(moment: float, *counts: int, stored: int = 0, left: int = 0) -> Sample:
@@ -38,12 +38,12 @@ def test_lines_have_a_value_for_each_moment() -> None:
     assert lines["ready"] == [16, 1]
 
 
-def test_a_topic_has_a_line_of_what_is_sent_to_it(stored_site: Site, stored_desk: Desk) -> None:
+def test_a_topic_has_a_line_of_what_is_sent_to_it(stored_site: Site, either_admin_server: AdminServer) -> None:
     for topic in ("flights", "gates"):
-        stored_desk.call("CreateTopic", topic=named(topic), accept_message_types=[pb.NORMAL])
+        either_admin_server.call("CreateTopic", topic=named(topic), accept_message_types=[pb.NORMAL])
     stored_site.get("/topics/flights")
-    stored_desk.send("flights", *(f"m{number}" for number in range(20)))
-    stored_desk.send("gates", "g1")
+    either_admin_server.send("flights", *(f"m{number}" for number in range(20)))
+    either_admin_server.send("gates", "g1")
     stored_site.broker.clock.advance("10s")
     stored_site.get("/server")  # looks at once
     assert stored_site.browser.get("/topics/flights/activity").json()["in"] == [], "it does not ask so soon again"
@@ -52,8 +52,8 @@ def test_a_topic_has_a_line_of_what_is_sent_to_it(stored_site: Site, stored_desk
     assert len(lines["at"]) == 1
     assert lines["in"] == [pytest.approx(2.0, abs=0.2)]
     assert stored_site.get("/topics/none/activity", 404)
-    stored_desk.call("DeleteTopic", topic=named("flights"))
-    stored_desk.call("CreateTopic", topic=named("flights"), accept_message_types=[pb.NORMAL])
+    either_admin_server.call("DeleteTopic", topic=named("flights"))
+    either_admin_server.call("CreateTopic", topic=named("flights"), accept_message_types=[pb.NORMAL])
     stored_site.get("/topics/flights")
     assert stored_site.browser.get("/topics/flights/activity").json()["in"] == [], "another topic of this name"
 
@@ -63,10 +63,10 @@ def test_the_line_of_a_topic_has_fifteen_minutes() -> None:
     assert series_of_topic(counts) == {"at": [1_010], "in": [3.0]}
 
 
-def test_a_server_tells_how_long_its_commits_take(stored_site: Site, stored_desk: Desk) -> None:
-    stored_desk.call("CreateTopic", topic=named("flights"), accept_message_types=[pb.NORMAL])
+def test_a_server_tells_how_long_its_commits_take(stored_site: Site, either_admin_server: AdminServer) -> None:
+    either_admin_server.call("CreateTopic", topic=named("flights"), accept_message_types=[pb.NORMAL])
     assert "This server does not tell it." not in stored_site.get("/")
-    stored_desk.send("flights", "m1")
+    either_admin_server.send("flights", "m1")
     stored_site.broker.clock.advance("5s")
     stored_site.get("/server")  # looks at once
     lines = stored_site.browser.get("/activity").json()

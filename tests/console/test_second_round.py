@@ -13,18 +13,18 @@ from popconsole.pages import redrives, topics
 from popproto.v2 import definition_pb2 as pb
 from popserver.model.retry import SECOND_MS
 from tests.console.site import Site
-from tests.support.desk import Desk, named
+from tests.support.admin_server import AdminServer, named
 
 
 @pytest.fixture
-def made(desk: Desk) -> Desk:
-    desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL])
-    desk.make_group("arrivals", history="all")
-    desk.send("flights", *(f"m{number}" for number in range(6)))
-    return desk
+def made(admin_server: AdminServer) -> AdminServer:
+    admin_server.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL])
+    admin_server.make_group("arrivals", history="all")
+    admin_server.send("flights", *(f"m{number}" for number in range(6)))
+    return admin_server
 
 
-def test_a_group_has_charts_of_a_time_range(site: Site, made: Desk) -> None:
+def test_a_group_has_charts_of_a_time_range(site: Site, made: AdminServer) -> None:
     made.receive("arrivals", "flights", 1)
     site.get("/")
     site.broker.clock.advance("5s")
@@ -42,7 +42,7 @@ def test_a_group_has_charts_of_a_time_range(site: Site, made: Desk) -> None:
     assert site.browser.get("/groups/none/activity").json()["at"] == []
 
 
-def test_the_search_finds_groups_and_topics(site: Site, made: Desk) -> None:
+def test_the_search_finds_groups_and_topics(site: Site, made: AdminServer) -> None:
     page = site.get("/messages?find=ARR")
     assert "/groups/arrivals" in page and "No message matches" not in page
     assert "/topics/flights" in site.get("/messages?find=light")
@@ -51,7 +51,7 @@ def test_the_search_finds_groups_and_topics(site: Site, made: Desk) -> None:
     assert site.browser.get("/messages?find=m1", follow_redirects=False).headers["location"] == "/messages/m1"
 
 
-def test_a_redrive_is_listed_page_by_page(site: Site, made: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redrive_is_listed_page_by_page(site: Site, made: AdminServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redrives, "SHOWN", 2)
     for message in made.receive("arrivals", "flights", 5):
         made.give_up("arrivals", "flights", message)
@@ -66,12 +66,12 @@ def test_a_redrive_is_listed_page_by_page(site: Site, made: Desk, monkeypatch: p
     assert ">First<" in page
 
 
-def test_scheduled_messages_have_pages(site: Site, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scheduled_messages_have_pages(site: Site, admin_server: AdminServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "SCHEDULED_SHOWN", 2)
-    desk.call("CreateTopic", topic=named("reminders"), accept_message_types=[pb.DELAY])
+    admin_server.call("CreateTopic", topic=named("reminders"), accept_message_types=[pb.DELAY])
     for number in range(5):
         due = site.broker.clock.now_ms() + 3_600 * SECOND_MS * (1 + number // 3)  # some at one time
-        desk.send("reminders", f"r{number}", delivery_timestamp=datetime.fromtimestamp(due / 1_000, UTC))
+        admin_server.send("reminders", f"r{number}", delivery_timestamp=datetime.fromtimestamp(due / 1_000, UTC))
     path, seen = "/scheduled?topic=reminders", list[str]()
     while path:
         page = site.get(path)
@@ -82,15 +82,15 @@ def test_scheduled_messages_have_pages(site: Site, desk: Desk, monkeypatch: pyte
     assert "after is 'x'" in site.get("/scheduled?topic=reminders&after=x", 400)
 
 
-def test_a_half_message_is_given_up(site: Site, desk: Desk) -> None:
-    desk.call("CreateTopic", topic=named("payments"), accept_message_types=[pb.TRANSACTION])
-    desk.send("payments", "half", message_type=pb.TRANSACTION)
+def test_a_half_message_is_given_up(site: Site, admin_server: AdminServer) -> None:
+    admin_server.call("CreateTopic", topic=named("payments"), accept_message_types=[pb.TRANSACTION])
+    admin_server.send("payments", "half", message_type=pb.TRANSACTION)
     site.post("/scheduled/cancel", form_on="/scheduled", id="payments half")
     assert "No transaction is undecided" in site.get("/scheduled")
 
 
 @pytest.mark.parametrize("kind", topics.TYPES)
-def test_every_type_of_topic_is_made_and_gets_a_message(site: Site, desk: Desk, kind: str) -> None:
+def test_every_type_of_topic_is_made_and_gets_a_message(site: Site, admin_server: AdminServer, kind: str) -> None:
     assert f'value="{kind}"' in site.get("/topics")
     site.post("/topics", name="things", queues="2", type=kind)
     fields: dict[str, Any] = {

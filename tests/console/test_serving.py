@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from popconsole import serving
 from popport import connections
 from popport.bodies import BODY_BYTES_FREE, BODY_BYTES_MAX
-from tests.support.http import PATIENCE_S
+from tests.support.http_client import PATIENCE_S
 
 
 async def _address(scope: Scope, receive: Receive, send: Send) -> None:

@@ -6,19 +6,19 @@ import pytest
 
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import Site
-from tests.support.desk import Desk, named
+from tests.support.admin_server import AdminServer, named
 
 EVIL = "<script>alert('1')</script>\"'><img src=x onerror=alert(2)>"
 
 
-def test_hostile_bodies_names_and_reasons_are_text(site: Site, desk: Desk) -> None:
-    desk.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL, pb.FIFO])
-    desk.make_group("arrivals", history="all")
+def test_hostile_bodies_names_and_reasons_are_text(site: Site, admin_server: AdminServer) -> None:
+    admin_server.call("CreateTopic", topic=named("flights"), queue_count=1, accept_message_types=[pb.NORMAL, pb.FIFO])
+    admin_server.make_group("arrivals", history="all")
     body = f'{{"{EVIL[:24]}": ["</script><script>alert(3)</script>", "{{{{ 7919*7927 }}}}"]}}'.encode()
-    desk.send("flights", EVIL, "m1", body=body, properties={"a<b>": EVIL}, tag="<b>x", message_group="<i>g</i>")
-    for message in desk.receive("arrivals", "flights", 1):
-        desk.give_up("arrivals", "flights", message)
-    desk.receive("arrivals", "flights", 1)
+    admin_server.send("flights", EVIL, "m1", body=body, properties={"a<b>": EVIL}, tag="<b>x", message_group="<i>g</i>")
+    for message in admin_server.receive("arrivals", "flights", 1):
+        admin_server.give_up("arrivals", "flights", message)
+    admin_server.receive("arrivals", "flights", 1)
     number = "1"
     for path in (
         "/",

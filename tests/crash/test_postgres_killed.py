@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.crash_loop import survive
 from tests.support.checker import Call, Outcome, Receive, Send
-from tests.support.load import Load
 from tests.support.postgres import PostgresServer, fresh_database, postgres_server
 from tests.support.server_process import ServerProcess
-from tests.support.survival import survive
 from tests.support.waiting import eventually
+from tests.support.workload import Load
 
 RECOVERY_S = 60.0
 

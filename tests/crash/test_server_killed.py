@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.load import Load
+from tests.crash.crash_loop import survive
 from tests.support.server_process import ServerProcess
-from tests.support.survival import survive
+from tests.support.workload import Load
 
 
 @pytest.mark.timeout(540)

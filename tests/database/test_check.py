@@ -16,11 +16,11 @@ from popserver.model.errors import StoreUnavailable
 from popserver.model.group import LiteModel
 from popserver.model.topic import MessageType
 from tests.support.builders import in_order
-from tests.support.lite import lite_messages
+from tests.support.emptied_database import emptied
+from tests.support.lite_broker import lite_messages
 from tests.support.open_store import HOUR, SECOND, OpenStore, open_store
 from tests.support.plans import blocks_read
 from tests.support.send_back import hand_back, pull_group
-from tests.support.stores import emptied
 
 # How to break each of them by hand.
 DAMAGE = {

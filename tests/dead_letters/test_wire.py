@@ -9,7 +9,7 @@ import pytest
 from popproto.v1 import admin_pb2 as admin
 from popproto.v2 import definition_pb2 as pb
 from popserver.dead_letters import flow as dead_letters_flow
-from tests.support.desk import Desk, named
+from tests.support.admin_server import AdminServer, named
 
 GROUP, TOPIC = named("counters"), named("flights")
 
@@ -18,19 +18,21 @@ def of(**more: Any) -> admin.DeadLetterSelection:
     return admin.DeadLetterSelection(group=GROUP, **more)
 
 
-def fill(desk: Desk, count: int = 4) -> list[int]:
+def fill(admin_server: AdminServer, count: int = 4) -> list[int]:
     """Dead letters m0, m1, …; their ids."""
-    desk.call("CreateTopic", topic=TOPIC, queue_count=1)
-    desk.make_group("counters")
+    admin_server.call("CreateTopic", topic=TOPIC, queue_count=1)
+    admin_server.make_group("counters")
     for number in range(count):
-        desk.send("flights", f"m{number}", properties={"number": str(number)}, tag="odd" if number % 2 else "even")
-    for message in desk.receive("counters", "flights"):
-        desk.give_up("counters", "flights", message)
-    return [each.id for each in listed(desk)]
+        admin_server.send(
+            "flights", f"m{number}", properties={"number": str(number)}, tag="odd" if number % 2 else "even"
+        )
+    for message in admin_server.receive("counters", "flights"):
+        admin_server.give_up("counters", "flights", message)
+    return [each.id for each in listed(admin_server)]
 
 
-def listed(desk: Desk, **more: Any) -> list[admin.DeadLetter]:
-    return list(desk.call("ListDeadLetters", selection=of(**more)).dead_letters)
+def listed(admin_server: AdminServer, **more: Any) -> list[admin.DeadLetter]:
+    return list(admin_server.call("ListDeadLetters", selection=of(**more)).dead_letters)
 
 
 def ids_of(letters: list[admin.DeadLetter]) -> list[str]:
@@ -39,168 +41,172 @@ def ids_of(letters: list[admin.DeadLetter]) -> list[str]:
 
 @pytest.mark.row("L12")
 @pytest.mark.row("O7")
-def test_a_plan_is_written_down_and_run_at_the_callers_pace(desk: Desk) -> None:
-    fill(desk)
-    plan = desk.call("PlanRedrive", selection=of(where="number < 3"), reason="mended").plan
+def test_a_plan_is_written_down_and_run_at_the_callers_pace(admin_server: AdminServer) -> None:
+    fill(admin_server)
+    plan = admin_server.call("PlanRedrive", selection=of(where="number < 3"), reason="mended").plan
     assert (plan.state, plan.planned, plan.redriven, plan.reason) == ("PLANNED", 3, 0, "mended")
-    assert len(listed(desk)) == 4, "nothing moves yet"
-    step = desk.call("RunRedrive", plan_id=plan.plan_id, max=2)
+    assert len(listed(admin_server)) == 4, "nothing moves yet"
+    step = admin_server.call("RunRedrive", plan_id=plan.plan_id, max=2)
     assert (step.plan.state, step.redriven, step.skipped, step.plan.planned) == ("RUNNING", 2, 0, 1)
-    step = desk.call("RunRedrive", plan_id=plan.plan_id)
+    step = admin_server.call("RunRedrive", plan_id=plan.plan_id)
     assert (step.plan.state, step.redriven, step.plan.redriven) == ("DONE", 1, 3)
-    step = desk.call("RunRedrive", plan_id=plan.plan_id)
+    step = admin_server.call("RunRedrive", plan_id=plan.plan_id)
     assert (step.status.code, step.plan.state, step.redriven) == (pb.OK, "DONE", 0)
-    again = desk.receive("counters", "flights")
+    again = admin_server.receive("counters", "flights")
     assert [each.system_properties.message_id for each in again] == ["m0", "m1", "m2"]
     assert again[0].system_properties.delivery_attempt == 1
     assert again[0].user_properties["popmq.redrive-plan"] == plan.plan_id
     assert again[0].topic.name == "flights"
     parent = again[0].system_properties.dead_letter_queue
     assert (parent.topic, parent.message_id) == ("flights", "m0")
-    desk.ack("counters", "flights", again[0])
-    desk.give_up("counters", "flights", again[1])
-    outcomes = [each.outcome for each in desk.call("ListRedrives", plan_id=plan.plan_id).redrives]
+    admin_server.ack("counters", "flights", again[0])
+    admin_server.give_up("counters", "flights", again[1])
+    outcomes = [each.outcome for each in admin_server.call("ListRedrives", plan_id=plan.plan_id).redrives]
     assert outcomes == ["COMMIT", "DLQ", "INFLIGHT"]
-    (only,) = desk.call("ListRedrives", plan_id=plan.plan_id, after_id=2, max=1).redrives
+    (only,) = admin_server.call("ListRedrives", plan_id=plan.plan_id, after_id=2, max=1).redrives
     assert (only.message_id, only.redriven_message_id, only.change, only.topic.name) == ("m2", "m2", "NONE", "flights")
-    assert ids_of(listed(desk)) == ["m3", "m1"], "the newest death has the highest id"
-    assert ids_of(listed(desk, redriven_too=True)) == ["m0", "m2", "m3", "m1"]
-    assert [each.plan_id for each in listed(desk, redriven_too=True)] == [plan.plan_id, plan.plan_id, "", ""]
+    assert ids_of(listed(admin_server)) == ["m3", "m1"], "the newest death has the highest id"
+    assert ids_of(listed(admin_server, redriven_too=True)) == ["m0", "m2", "m3", "m1"]
+    assert [each.plan_id for each in listed(admin_server, redriven_too=True)] == [plan.plan_id, plan.plan_id, "", ""]
 
 
 @pytest.mark.user("U21")
-def test_a_dry_run_names_message_target_change_and_reason(desk: Desk) -> None:
-    fill(desk, 2)
-    desk.call("CreateTopic", topic=named("mended"))
+def test_a_dry_run_names_message_target_change_and_reason(admin_server: AdminServer) -> None:
+    fill(admin_server, 2)
+    admin_server.call("CreateTopic", topic=named("mended"))
     fields: dict[str, Any] = {"plan_id": "p1", "selection": of(), "reason": "feed mended", "target": named("mended")}
-    assert desk.call("PlanRedrive", **fields).plan.target.name == "mended"
-    before = desk.digest()
-    redrives = desk.call("ListRedrives", plan_id="p1").redrives
+    assert admin_server.call("PlanRedrive", **fields).plan.target.name == "mended"
+    before = admin_server.digest()
+    redrives = admin_server.call("ListRedrives", plan_id="p1").redrives
     assert [(each.message_id, each.target.name, each.change, each.reason, each.state) for each in redrives] == [
         ("m0", "mended", "NONE", "feed mended", "PLANNED"),
         ("m1", "mended", "NONE", "feed mended", "PLANNED"),
     ]
-    assert desk.call("PlanRedrive", **fields).plan.planned == 2, "repeated, it answers what is there"
-    assert desk.digest() == before
-    desk.call("RunRedrive", plan_id="p1")
-    (one, two) = desk.receive("menders", "mended")
+    assert admin_server.call("PlanRedrive", **fields).plan.planned == 2, "repeated, it answers what is there"
+    assert admin_server.digest() == before
+    admin_server.call("RunRedrive", plan_id="p1")
+    (one, two) = admin_server.receive("menders", "mended")
     assert one.system_properties.message_id != "m0"
     assert {each.user_properties["popmq.redrive-of"] for each in (one, two)} == {"m0", "m1"}
 
 
 @pytest.mark.user("U21")
-def test_a_repaired_message_goes_back_to_its_group_alone(desk: Desk) -> None:
-    first, second = fill(desk, 2)
+def test_a_repaired_message_goes_back_to_its_group_alone(admin_server: AdminServer) -> None:
+    first, second = fill(admin_server, 2)
     repair = admin.Repair(body=b"mended", properties=admin.Pairs(pairs={"number": "7"}))
     orders = [
         admin.RedriveOrder(dead_letter_id=second, repair=repair, reason="no number"),
         admin.RedriveOrder(dead_letter_id=first, repair=admin.Repair()),
     ]
     fields: dict[str, Any] = {"plan_id": "mend", "group": GROUP, "orders": orders, "reason": "all"}
-    answer = desk.call("RedriveDeadLetters", **fields)
+    answer = admin_server.call("RedriveDeadLetters", **fields)
     assert answer.status.code == pb.OK
     assert [(each.message_id, each.change, each.reason, each.state) for each in answer.redrives] == [
         ("m1", "REPAIR", "no number", "REDRIVEN"),
         ("m0", "NONE", "all", "REDRIVEN"),
     ]
-    before = desk.digest()
-    assert desk.call("RedriveDeadLetters", **fields).redrives == answer.redrives
-    assert desk.digest() == before, "a repetition changes nothing"
-    again = {each.system_properties.message_id: each for each in desk.receive("counters", "flights")}
+    before = admin_server.digest()
+    assert admin_server.call("RedriveDeadLetters", **fields).redrives == answer.redrives
+    assert admin_server.digest() == before, "a repetition changes nothing"
+    again = {each.system_properties.message_id: each for each in admin_server.receive("counters", "flights")}
     assert {name: each.body for name, each in again.items()} == {"m0": b"body", "m1": b"mended"}
     assert again["m1"].user_properties["number"] == "7"
     for each in again.values():
-        desk.ack("counters", "flights", each)
-    (plan,) = desk.call("ListRedrivePlans", group=GROUP).plans
+        admin_server.ack("counters", "flights", each)
+    (plan,) = admin_server.call("ListRedrivePlans", group=GROUP).plans
     assert (plan.plan_id, plan.state, plan.redriven, plan.group.name) == ("mend", "DONE", 2, "counters")
-    assert [each.outcome for each in desk.call("ListRedrives", plan_id="mend").redrives] == ["COMMIT", "COMMIT"]
+    assert [each.outcome for each in admin_server.call("ListRedrives", plan_id="mend").redrives] == ["COMMIT", "COMMIT"]
 
 
 class TestASelection:
-    def test_by_what_is_known(self, desk: Desk) -> None:
-        one, _two, three, _four = fill(desk)
+    def test_by_what_is_known(self, admin_server: AdminServer) -> None:
+        one, _two, three, _four = fill(admin_server)
         for where, expected in (
             ("TAGS = 'odd'", ["m1", "m3"]),
             ("number BETWEEN 1 AND 2", ["m1", "m2"]),
             ("REASON STARTSWITH 'forwarded' AND ATTEMPT = 1 AND TOPIC = 'flights'", ["m0", "m1", "m2", "m3"]),
             ("MESSAGE_ID = 'm2' OR MESSAGE_GROUP IS NOT NULL", ["m2"]),
         ):
-            assert ids_of(listed(desk, where=where)) == expected
-        assert ids_of(listed(desk, ids=[three, one, 99])) == ["m0", "m2"]
-        assert ids_of(listed(desk, topic=TOPIC)) == ["m0", "m1", "m2", "m3"]
+            assert ids_of(listed(admin_server, where=where)) == expected
+        assert ids_of(listed(admin_server, ids=[three, one, 99])) == ["m0", "m2"]
+        assert ids_of(listed(admin_server, topic=TOPIC)) == ["m0", "m1", "m2", "m3"]
 
-    def test_by_time(self, desk: Desk) -> None:
-        fill(desk)
-        dead_at = listed(desk)[0].dead_at
-        assert len(listed(desk, dead_from=dead_at)) == 4
-        assert listed(desk, dead_until=dead_at) == []
+    def test_by_time(self, admin_server: AdminServer) -> None:
+        fill(admin_server)
+        dead_at = listed(admin_server)[0].dead_at
+        assert len(listed(admin_server, dead_from=dead_at)) == 4
+        assert listed(admin_server, dead_until=dead_at) == []
 
-    def test_goes_on_at_a_page(self, desk: Desk) -> None:
-        one, two, three, four = fill(desk)
-        page = desk.call("ListDeadLetters", selection=of(where="TAGS = 'odd'"), max=1, without_bodies=True)
+    def test_goes_on_at_a_page(self, admin_server: AdminServer) -> None:
+        one, two, three, four = fill(admin_server)
+        page = admin_server.call("ListDeadLetters", selection=of(where="TAGS = 'odd'"), max=1, without_bodies=True)
         assert (ids_of(page.dead_letters), page.next_after_id) == (["m1"], two)
         assert page.dead_letters[0].message.body == b""
         assert not page.dead_letters[0].message.system_properties.HasField("body_digest"), "it would be of no body"
-        page = desk.call("ListDeadLetters", selection=of(where="TAGS = 'odd'"), max=1, after_id=page.next_after_id)
+        page = admin_server.call(
+            "ListDeadLetters", selection=of(where="TAGS = 'odd'"), max=1, after_id=page.next_after_id
+        )
         assert (ids_of(page.dead_letters), page.HasField("next_after_id")) == (["m3"], False)
         assert page.dead_letters[0].message.body == b"body"
         assert page.dead_letters[0].message.system_properties.body_digest.checksum
         assert one < three < four
 
 
-def test_a_purge_goes_step_by_step(desk: Desk) -> None:
-    fill(desk, 5)
-    answer = desk.call("PurgeDeadLetters", selection=of(where="number < 4"), max=3)
+def test_a_purge_goes_step_by_step(admin_server: AdminServer) -> None:
+    fill(admin_server, 5)
+    answer = admin_server.call("PurgeDeadLetters", selection=of(where="number < 4"), max=3)
     assert (answer.purged, answer.HasField("next_after_id")) == (3, True)
-    answer = desk.call("PurgeDeadLetters", selection=of(where="number < 4"), max=3, after_id=answer.next_after_id)
+    answer = admin_server.call(
+        "PurgeDeadLetters", selection=of(where="number < 4"), max=3, after_id=answer.next_after_id
+    )
     assert (answer.purged, answer.HasField("next_after_id")) == (1, False)
-    assert ids_of(listed(desk)) == ["m4"]
-    assert desk.call("GetDeadLetter", group=GROUP, message_id="m0").status.code == pb.MESSAGE_NOT_FOUND
+    assert ids_of(listed(admin_server)) == ["m4"]
+    assert admin_server.call("GetDeadLetter", group=GROUP, message_id="m0").status.code == pb.MESSAGE_NOT_FOUND
 
 
-def test_what_a_cancelled_plan_has_left_stays_dead(desk: Desk) -> None:
-    fill(desk)
-    desk.call("PlanRedrive", plan_id="p1", selection=of())
-    desk.call("RunRedrive", plan_id="p1", max=1)
-    plan = desk.call("CancelRedrive", plan_id="p1").plan
+def test_what_a_cancelled_plan_has_left_stays_dead(admin_server: AdminServer) -> None:
+    fill(admin_server)
+    admin_server.call("PlanRedrive", plan_id="p1", selection=of())
+    admin_server.call("RunRedrive", plan_id="p1", max=1)
+    plan = admin_server.call("CancelRedrive", plan_id="p1").plan
     assert (plan.state, plan.planned, plan.redriven) == ("CANCELLED", 3, 1)
-    assert desk.call("CancelRedrive", plan_id="p1").plan == plan
-    assert len(listed(desk)) == 3
-    before = desk.digest()
-    refused = desk.call("RunRedrive", plan_id="p1").status
+    assert admin_server.call("CancelRedrive", plan_id="p1").plan == plan
+    assert len(listed(admin_server)) == 3
+    before = admin_server.digest()
+    refused = admin_server.call("RunRedrive", plan_id="p1").status
     assert (refused.code, "'p1' was cancelled" in refused.message) == (pb.PRECONDITION_FAILED, True)
-    assert desk.digest() == before
-    assert desk.call("PlanRedrive", plan_id="p2", selection=of()).plan.planned == 3
+    assert admin_server.digest() == before
+    assert admin_server.call("PlanRedrive", plan_id="p2", selection=of()).plan.planned == 3
 
 
-def test_two_plans_send_back_each_dead_letter_once(desk: Desk) -> None:
-    fill(desk)
+def test_two_plans_send_back_each_dead_letter_once(admin_server: AdminServer) -> None:
+    fill(admin_server)
     for plan_id in ("p1", "p2"):
-        desk.call("PlanRedrive", plan_id=plan_id, selection=of())
-    assert desk.call("RunRedrive", plan_id="p1", max=3).redriven == 3
-    step = desk.call("RunRedrive", plan_id="p2")
+        admin_server.call("PlanRedrive", plan_id=plan_id, selection=of())
+    assert admin_server.call("RunRedrive", plan_id="p1", max=3).redriven == 3
+    step = admin_server.call("RunRedrive", plan_id="p2")
     assert (step.redriven, step.skipped, step.plan.state) == (1, 3, "DONE")
-    assert len(desk.receive("counters", "flights")) == 4
-    assert [each.plan_id for each in desk.call("ListRedrivePlans").plans] == ["p2", "p1"]
-    assert [each.plan_id for each in desk.call("ListRedrivePlans", plan_id="p1").plans] == ["p1"]
-    assert not desk.call("ListRedrivePlans", plan_id="none").plans
+    assert len(admin_server.receive("counters", "flights")) == 4
+    assert [each.plan_id for each in admin_server.call("ListRedrivePlans").plans] == ["p2", "p1"]
+    assert [each.plan_id for each in admin_server.call("ListRedrivePlans", plan_id="p1").plans] == ["p1"]
+    assert not admin_server.call("ListRedrivePlans", plan_id="none").plans
 
 
-def test_why_says_by_which_plan_it_came_back(desk: Desk) -> None:
-    fill(desk, 1)
-    desk.call("PlanRedrive", plan_id="p1", selection=of(), reason="mended")
-    desk.call("RunRedrive", plan_id="p1")
-    answer = desk.call("Why", group=GROUP, message_id="m0")
+def test_why_says_by_which_plan_it_came_back(admin_server: AdminServer) -> None:
+    fill(admin_server, 1)
+    admin_server.call("PlanRedrive", plan_id="p1", selection=of(), reason="mended")
+    admin_server.call("RunRedrive", plan_id="p1")
+    answer = admin_server.call("Why", group=GROUP, message_id="m0")
     assert answer.sentence.startswith("redriven by plan 'p1' ")
     assert "READY: the next receive of group 'counters' may take it" in answer.sentence
     assert ("redriven by plan", "p1") in [(fact.name, fact.value) for fact in answer.evidence]
     assert answer.history[-1].reason == "redriven by plan p1: mended"
-    (held,) = desk.receive("counters", "flights")
-    assert "INFLIGHT" in desk.call("Why", group=GROUP, message_id="m0").sentence
-    (state,) = desk.call("GetMessage", message_id="m0").states
+    (held,) = admin_server.receive("counters", "flights")
+    assert "INFLIGHT" in admin_server.call("Why", group=GROUP, message_id="m0").sentence
+    (state,) = admin_server.call("GetMessage", message_id="m0").states
     assert (state.state, state.delivery_attempt, state.client_id) == ("INFLIGHT", 1, "worker-1")
-    desk.ack("counters", "flights", held)
-    assert "COMMIT" in desk.call("Why", group=GROUP, message_id="m0").sentence
+    admin_server.ack("counters", "flights", held)
+    assert "COMMIT" in admin_server.call("Why", group=GROUP, message_id="m0").sentence
 
 
 def refusals(ids: list[int]) -> list[tuple[str, dict[str, Any], int, tuple[str, ...]]]:
@@ -270,88 +276,90 @@ def refusals(ids: list[int]) -> list[tuple[str, dict[str, Any], int, tuple[str, 
     ]
 
 
-def test_a_refusal_is_precise_and_changes_nothing(desk: Desk) -> None:
-    ids = fill(desk, 1)
-    desk.make_group("others")
-    desk.call("PlanRedrive", plan_id="theirs", selection=admin.DeadLetterSelection(group=named("others")))
-    desk.call("PlanRedrive", plan_id="done", selection=of(ids=[99]))
-    desk.call("RunRedrive", plan_id="done")
-    before = desk.digest()
+def test_a_refusal_is_precise_and_changes_nothing(admin_server: AdminServer) -> None:
+    ids = fill(admin_server, 1)
+    admin_server.make_group("others")
+    admin_server.call("PlanRedrive", plan_id="theirs", selection=admin.DeadLetterSelection(group=named("others")))
+    admin_server.call("PlanRedrive", plan_id="done", selection=of(ids=[99]))
+    admin_server.call("RunRedrive", plan_id="done")
+    before = admin_server.digest()
     for method, fields, code, words in refusals(ids):
-        status = desk.call(method, **fields).status
+        status = admin_server.call(method, **fields).status
         assert status.code == code, (method, fields, status)
         for word in words:
             assert word in status.message
-        assert desk.digest() == before, (method, fields)
+        assert admin_server.digest() == before, (method, fields)
 
 
-def test_a_name_is_of_one_selection(desk: Desk) -> None:
+def test_a_name_is_of_one_selection(admin_server: AdminServer) -> None:
     """Written down, run, or made of orders: a repetition with another selection is refused, the same one answered."""
-    first, *_ = fill(desk)
-    desk.call("PlanRedrive", plan_id="p", selection=of(where="number < 1"))
+    first, *_ = fill(admin_server)
+    admin_server.call("PlanRedrive", plan_id="p", selection=of(where="number < 1"))
     order = admin.RedriveOrder(dead_letter_id=first)
-    desk.call("RedriveDeadLetters", plan_id="o", group=GROUP, orders=[order])
-    before = desk.digest()
+    admin_server.call("RedriveDeadLetters", plan_id="o", group=GROUP, orders=[order])
+    before = admin_server.digest()
     for plan_id, other in (("p", of(where="number >= 1")), ("p", of()), ("o", of())):
-        refused = desk.call("PlanRedrive", plan_id=plan_id, selection=other).status
+        refused = admin_server.call("PlanRedrive", plan_id=plan_id, selection=other).status
         assert (refused.code, "with another selection" in refused.message) == (pb.BAD_REQUEST, True)
-    assert desk.digest() == before
-    desk.send("flights", "late")
-    (late,) = [each for each in desk.receive("counters", "flights") if each.system_properties.message_id == "late"]
-    desk.give_up("counters", "flights", late)
-    desk.call("RunRedrive", plan_id="p")
-    plan = desk.call("PlanRedrive", plan_id="p", selection=of(where="number < 1")).plan
+    assert admin_server.digest() == before
+    admin_server.send("flights", "late")
+    (late,) = [
+        each for each in admin_server.receive("counters", "flights") if each.system_properties.message_id == "late"
+    ]
+    admin_server.give_up("counters", "flights", late)
+    admin_server.call("RunRedrive", plan_id="p")
+    plan = admin_server.call("PlanRedrive", plan_id="p", selection=of(where="number < 1")).plan
     assert (plan.state, plan.planned, plan.skipped) == ("DONE", 0, 1), "what died since is not of it"
 
 
-def test_the_plans_of_a_group_go_with_it(desk: Desk) -> None:
-    fill(desk, 2)
-    desk.call("PlanRedrive", plan_id="p", selection=of())
-    desk.call("DeleteGroup", group=GROUP)
-    before = desk.digest()
+def test_the_plans_of_a_group_go_with_it(admin_server: AdminServer) -> None:
+    fill(admin_server, 2)
+    admin_server.call("PlanRedrive", plan_id="p", selection=of())
+    admin_server.call("DeleteGroup", group=GROUP)
+    before = admin_server.digest()
     for method in ("RunRedrive", "CancelRedrive", "ListRedrives"):
-        status = desk.call(method, plan_id="p").status
+        status = admin_server.call(method, plan_id="p").status
         assert (status.code, "redrive plan 'p' does not exist" in status.message) == (pb.NOT_FOUND, True), method
-    assert desk.digest() == before
+    assert admin_server.digest() == before
 
 
-def test_a_plan_of_nothing_is_done_when_it_is_run(desk: Desk) -> None:
-    fill(desk, 1)
-    desk.call("PurgeDeadLetters", selection=of())
-    plan = desk.call("PlanRedrive", plan_id="p", selection=of()).plan
+def test_a_plan_of_nothing_is_done_when_it_is_run(admin_server: AdminServer) -> None:
+    fill(admin_server, 1)
+    admin_server.call("PurgeDeadLetters", selection=of())
+    plan = admin_server.call("PlanRedrive", plan_id="p", selection=of()).plan
     assert (plan.state, plan.planned) == ("PLANNED", 0)
-    assert desk.call("RunRedrive", plan_id="p").plan.state == "DONE"
+    assert admin_server.call("RunRedrive", plan_id="p").plan.state == "DONE"
 
 
-def test_what_another_plan_has_sent_back_is_skipped(desk: Desk) -> None:
-    first, second = fill(desk, 2)
-    desk.call("PlanRedrive", plan_id="p1", selection=of(ids=[first]))
-    desk.call("RunRedrive", plan_id="p1")
+def test_what_another_plan_has_sent_back_is_skipped(admin_server: AdminServer) -> None:
+    first, second = fill(admin_server, 2)
+    admin_server.call("PlanRedrive", plan_id="p1", selection=of(ids=[first]))
+    admin_server.call("RunRedrive", plan_id="p1")
     orders = [admin.RedriveOrder(dead_letter_id=each) for each in (first, second)]
-    answer = desk.call("RedriveDeadLetters", plan_id="p2", group=GROUP, orders=orders)
+    answer = admin_server.call("RedriveDeadLetters", plan_id="p2", group=GROUP, orders=orders)
     assert [(each.state, each.note) for each in answer.redrives] == [
         ("SKIPPED", "it was no dead letter any more when its turn came"),
         ("REDRIVEN", ""),
     ]
-    (plan,) = desk.call("ListRedrivePlans", plan_id="p2").plans
+    (plan,) = admin_server.call("ListRedrivePlans", plan_id="p2").plans
     assert (plan.redriven, plan.skipped, plan.state) == (1, 1, "DONE")
 
 
 def test_a_draft_is_gone_on_with_and_takes_what_was_dead_when_it_began(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    admin_server: AdminServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(desk, 5)
+    fill(admin_server, 5)
     monkeypatch.setattr(dead_letters_flow, "STEPS_OF_A_CALL", 1)
     monkeypatch.setattr(dead_letters_flow, "STEP_MAX", 2)
-    plan = desk.call("PlanRedrive", plan_id="p", selection=of()).plan
+    plan = admin_server.call("PlanRedrive", plan_id="p", selection=of()).plan
     assert (plan.state, plan.planned) == ("DRAFT", 2)
-    refused = desk.call("RunRedrive", plan_id="p", max=1).status
+    refused = admin_server.call("RunRedrive", plan_id="p", max=1).status
     assert (refused.code, "is a DRAFT" in refused.message) == (pb.PRECONDITION_FAILED, True)
-    other = desk.call("PlanRedrive", plan_id="p", selection=of(where="number > 1")).status
+    other = admin_server.call("PlanRedrive", plan_id="p", selection=of(where="number > 1")).status
     assert (other.code, "with another selection" in other.message) == (pb.BAD_REQUEST, True)
-    desk.send("flights", "late")
-    for message in desk.receive("counters", "flights"):
-        desk.give_up("counters", "flights", message)
-    assert desk.call("PlanRedrive", plan_id="p", selection=of()).plan.planned == 4
-    plan = desk.call("PlanRedrive", plan_id="p", selection=of()).plan
+    admin_server.send("flights", "late")
+    for message in admin_server.receive("counters", "flights"):
+        admin_server.give_up("counters", "flights", message)
+    assert admin_server.call("PlanRedrive", plan_id="p", selection=of()).plan.planned == 4
+    plan = admin_server.call("PlanRedrive", plan_id="p", selection=of()).plan
     assert (plan.state, plan.planned) == ("PLANNED", 5)

@@ -12,8 +12,8 @@ from popserver.model.handles import Receipt
 from popserver.model.retry import Holder
 from popserver.model.states import State
 from popserver.model.topic import message_key
-from tests.support.model import ModelDelivery, ModelGroup
 from tests.support.open_store import HOUR, SECOND, open_store, receipt_of
+from tests.support.store_model import ModelDelivery, ModelGroup
 
 INTERVAL_MS = 10 * SECOND
 MAX_ATTEMPTS = 3

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.built import CannotBuild, do, do_without
-from tests.support.deployed import CREDENTIALS, DEPLOY, PATIENCE_S, check_settings, running
+from tests.deploy.deployed import CREDENTIALS, DEPLOY, PATIENCE_S, check_settings, running
+from tests.support.built_programs import CannotBuild, do, do_without
 
 ROOT = DEPLOY.parent
 FILE = DEPLOY / "Dockerfile"

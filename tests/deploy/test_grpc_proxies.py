@@ -19,8 +19,8 @@ from popclient import aio
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popproto.v2.service_pb2_grpc import MessagingServiceStub
-from tests.support.door import CLIENT, GROUP, LIMITS, TOPIC, Door, headers, opened
 from tests.support.waiting import eventually
+from tests.support.wire_server import CLIENT, GROUP, LIMITS, TOPIC, WireServer, headers, opened
 
 CONFIGURATIONS = Path(__file__).parents[2] / "deploy" / "proxies"
 ENVOY = next((str(each) for folder in sys.path for each in Path(folder).glob("envoy/_bin/envoy")), None)
@@ -40,15 +40,17 @@ proxies = pytest.mark.parametrize(
 
 
 @asynccontextmanager
-async def behind(name: str, door: Door, folder: Path, changes: Mapping[str, str] = {}) -> AsyncIterator[str]:
-    """The address of a proxy before the door, with our configuration."""
+async def behind(
+    name: str, wire_server: WireServer, folder: Path, changes: Mapping[str, str] = {}
+) -> AsyncIterator[str]:
+    """The address of a proxy before the gRPC server, with our configuration."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     text = (CONFIGURATIONS / name).read_text()
-    for before, after in {"9081": str(port), "8081": str(door.server.port), **changes}.items():
+    for before, after in {"9081": str(port), "8081": str(wire_server.server.port), **changes}.items():
         assert before in text
         text = text.replace(before, after)
-    text = re.sub(r"(?m)^    option httpchk.*\n| check port 8082", "", text)  # the door has no HTTP port
+    text = re.sub(r"(?m)^    option httpchk.*\n| check port 8082", "", text)  # the server has no HTTP port
     program = PROGRAMS[name]
     assert program is not None
     words = [program, "-c", "proxy"]
@@ -86,8 +88,8 @@ async def behind(name: str, door: Door, folder: Path, changes: Mapping[str, str]
 async def test_messages_of_every_size_and_long_polls_pass(name: str, tmp_path: Path) -> None:
     """The poll waits for longer than the 15 s after which Envoy ends a request by default."""
     async with (
-        opened(tmp_path) as door,
-        behind(name, door, tmp_path) as endpoint,
+        opened(tmp_path) as wire_server,
+        behind(name, wire_server, tmp_path) as endpoint,
         aio.Producer(endpoint) as producer,
         aio.SimpleConsumer(endpoint, "g", TOPIC.name) as consumer,
     ):
@@ -104,8 +106,8 @@ async def test_messages_of_every_size_and_long_polls_pass(name: str, tmp_path: P
 async def test_a_client_that_says_nothing_keeps_its_stream(name: str, tmp_path: Path) -> None:
     limits = LIMITS._replace(stream_idle_ms=IDLE_MS)
     async with (
-        opened(tmp_path, limits=limits) as door,
-        behind(name, door, tmp_path, AS_MUCH_SHORTER) as endpoint,
+        opened(tmp_path, limits=limits) as wire_server,
+        behind(name, wire_server, tmp_path, AS_MUCH_SHORTER) as endpoint,
         grpc.aio.insecure_channel(endpoint) as channel,
     ):
         stream: Any = MessagingServiceStub(channel).Telemetry(metadata=headers(CLIENT, {}))

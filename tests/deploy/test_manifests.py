@@ -18,8 +18,8 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from popserver.config import Config
-from tests.support.deployed import CREDENTIALS, DEPLOY, PATIENCE_S, check_settings, running
-from tests.support.pages import blocks
+from tests.deploy.deployed import CREDENTIALS, DEPLOY, PATIENCE_S, check_settings, running
+from tests.support.documentation_pages import blocks
 from tests.support.server_process import POPMQ
 
 UNIT = DEPLOY / "systemd" / "popmq.service"

@@ -20,8 +20,8 @@ import popclient
 from popserver.in_process import embedded
 from popserver.metrics import exporter, flow
 from popserver.metrics.names import BY_NAME, COMMON, Kind
-from tests.support.deployed import DEPLOY
-from tests.support.http import get
+from tests.deploy.deployed import DEPLOY
+from tests.support.http_client import get
 
 DASHBOARD = json.loads((DEPLOY / "grafana" / "popmq.json").read_text())
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.built import CannotBuild, do, do_without
-from tests.support.pages import ADDRESS, Block, blocks
+from tests.support.built_programs import CannotBuild, do, do_without
+from tests.support.documentation_pages import ADDRESS, Block, blocks
 
 ROOT = Path(__file__).parents[2]
 README = blocks(ROOT / "README.md")

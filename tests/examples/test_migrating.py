@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, make_url
 import popserver
 from popclient import PushConsumer
 from popserver import EmbeddedBroker
-from tests.support.pages import ADDRESS, Block, Reader, blocks, fits
+from tests.support.documentation_pages import ADDRESS, Block, Reader, blocks, fits
 from tests.support.scripted_server import until_in_thread
 
 PAGES = Path(__file__).parents[2] / "docs" / "migrating"

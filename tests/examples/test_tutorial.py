@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from examples.flights.processes import server
-from tests.support.pages import Reader, blocks, fits, fits_in_any_order
+from tests.support.documentation_pages import Reader, blocks, fits, fits_in_any_order
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 

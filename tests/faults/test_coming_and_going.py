@@ -12,12 +12,12 @@ import grpc
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from tests.support.aftermath import final, looking
 from tests.support.checker import check
-from tests.support.knocking import knocking
-from tests.support.load import Load, stub_of
+from tests.support.final_state import final, looking
+from tests.support.raw_client import raw_client
 from tests.support.server_process import served
 from tests.support.waiting import eventually
+from tests.support.workload import Load, stub_of
 
 LIBRARIES = "google.protobuf.message, hpack, sqlalchemy, sqlalchemy.dialects.postgresql, structlog, pydantic_settings"
 TIMES_THE_LIBRARIES = 2
@@ -50,7 +50,7 @@ def work_of_libraries_s() -> float:
 
 
 async def test_polls_that_wait_are_answered_empty(database_url: str) -> None:
-    async with served(database_url) as server, knocking(server.endpoint) as client:
+    async with served(database_url) as server, raw_client(server.endpoint) as client:
         assert (await client.send("m")).code == pb.OK
         assert await client.drain(1)
         waiting = [asyncio.create_task(client.receive(poll_ms=POLL_MS)) for _ in range(POLLS)]

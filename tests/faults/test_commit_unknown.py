@@ -7,16 +7,16 @@ import asyncio
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
-from tests.support.aftermath import looking, unfinished
-from tests.support.cut_line import Cut, CutLine, line_to
-from tests.support.knocking import TOPIC, Knocker, assert_says, knocking
+from tests.faults.commit_proxy import CommitProxy, Cut, line_to
+from tests.support.final_state import looking, unfinished
+from tests.support.raw_client import TOPIC, RawClient, assert_says, raw_client
 from tests.support.server_process import served
 from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("where", Cut)
 async def test_a_send(postgres_url: str, where: Cut) -> None:
-    async with line_to(postgres_url) as (line, url), served(url) as server, knocking(server.endpoint) as client:
+    async with line_to(postgres_url) as (line, url), served(url) as server, raw_client(server.endpoint) as client:
         assert (await client.send("before")).code == pb.OK
         await _unknown(client, line, where, "m")
         assert (await client.send("m")).code == pb.OK
@@ -26,7 +26,7 @@ async def test_a_send(postgres_url: str, where: Cut) -> None:
 
 
 async def test_what_was_stored_all_the_same_reaches_a_waiting_poll(postgres_url: str) -> None:
-    async with line_to(postgres_url) as (line, url), served(url) as server, knocking(server.endpoint) as client:
+    async with line_to(postgres_url) as (line, url), served(url) as server, raw_client(server.endpoint) as client:
         assert (await client.send("before")).code == pb.OK
         assert await client.drain(1)
         waiting = asyncio.create_task(client.receive())
@@ -37,7 +37,7 @@ async def test_what_was_stored_all_the_same_reaches_a_waiting_poll(postgres_url:
 
 
 async def test_an_ack(postgres_url: str) -> None:
-    async with line_to(postgres_url) as (line, url), served(url) as server, knocking(server.endpoint) as client:
+    async with line_to(postgres_url) as (line, url), served(url) as server, raw_client(server.endpoint) as client:
         assert (await client.send("m")).code == pb.OK
         _, messages = await client.receive()
         line.cut_next(Cut.AFTER)
@@ -48,7 +48,7 @@ async def test_an_ack(postgres_url: str) -> None:
 
 async def test_a_receive(postgres_url: str) -> None:
     """The hold nobody knows of is withdrawn, however long it was to be; its attempt does not count."""
-    async with line_to(postgres_url) as (line, url), served(url) as server, knocking(server.endpoint) as client:
+    async with line_to(postgres_url) as (line, url), served(url) as server, raw_client(server.endpoint) as client:
         assert (await client.send("before")).code == pb.OK
         # Now the group is there: the next commit is the grant's.
         assert await client.drain(1)
@@ -65,7 +65,7 @@ async def test_a_receive(postgres_url: str) -> None:
         await eventually(comes_back, "the first attempt that counts", within_s=5)
 
 
-async def _unknown(client: Knocker, line: CutLine, where: Cut, message_id: str) -> None:
+async def _unknown(client: RawClient, line: CommitProxy, where: Cut, message_id: str) -> None:
     line.cut_next(where)
     assert_says(await client.send(message_id), "during a commit", "unknown", "not stored twice")
     assert line.has_cut.is_set()

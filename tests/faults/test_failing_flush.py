@@ -11,11 +11,11 @@ import subprocess
 
 import pytest
 
-from tests.support.aftermath import final, looking
 from tests.support.checker import Outcome, Send, check
-from tests.support.load import Load
+from tests.support.final_state import final, looking
 from tests.support.server_process import served
 from tests.support.waiting import eventually
+from tests.support.workload import Load
 
 # The hundredth flush fails, and every fortieth after it. The tracer hides behind the server, which stays our child.
 TRACED = "-D -f -qq --seccomp-bpf -o /dev/null -e trace=fsync,fdatasync"

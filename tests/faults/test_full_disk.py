@@ -14,8 +14,8 @@ from sqlalchemy import Engine, event
 from popproto.v2 import definition_pb2 as pb
 from popserver import embedded
 from popserver.database.check import check_integrity
-from tests.support.aftermath import looking
-from tests.support.knocking import Knocker, assert_says, knocking
+from tests.support.final_state import looking
+from tests.support.raw_client import RawClient, assert_says, raw_client
 from tests.support.server_process import served
 
 BODY = bytes(32 * 1024)
@@ -28,7 +28,7 @@ async def test_a_full_disk(tmp_path: Path) -> None:
         ballast = disk / "ballast"
         ballast.write_bytes(BALLAST)
         url = f"sqlite:///{disk / 'popmq.db'}"
-        async with served(url) as server, knocking(server.endpoint) as client:
+        async with served(url) as server, raw_client(server.endpoint) as client:
             await _lives_through(client, ballast.unlink)
             assert await server.stop() == 0
         with looking(url) as conn:
@@ -39,13 +39,13 @@ async def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
     """The same answer from SQLite, where no small disk can be made."""
     url = f"sqlite:///{tmp_path / 'popmq.db'}"
     with _pages_limited(1_000) as limit_pages, embedded(url) as broker:
-        async with knocking(broker.endpoint) as client:
+        async with raw_client(broker.endpoint) as client:
             await _lives_through(client, lambda: limit_pages(1_000_000))
     with looking(url) as conn:
         check_integrity(conn)
 
 
-async def _lives_through(client: Knocker, make_space: Callable[[], None]) -> None:
+async def _lives_through(client: RawClient, make_space: Callable[[], None]) -> None:
     assert (await client.send("before")).code == pb.OK
     _, held = await client.receive()
     stored, refused = await _fill(client)
@@ -63,7 +63,7 @@ async def _lives_through(client: Knocker, make_space: Callable[[], None]) -> Non
     assert await client.drain(len(wanted)) == wanted
 
 
-async def _fill(client: Knocker) -> tuple[list[str], str]:
+async def _fill(client: RawClient) -> tuple[list[str], str]:
     """Send until there is no room; what was stored, and the one that was refused."""
     stored: list[str] = []
     for number in range(MORE_THAN_FITS):

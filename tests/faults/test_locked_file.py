@@ -9,7 +9,7 @@ from pathlib import Path
 
 from popproto.v2 import definition_pb2 as pb
 from popserver.sqlite.sessions import BUSY_TIMEOUT_MS
-from tests.support.knocking import assert_says, knocking
+from tests.support.raw_client import assert_says, raw_client
 from tests.support.server_process import served
 
 CALLERS = 16
@@ -17,7 +17,7 @@ CALLERS = 16
 
 async def test_a_locked_file(tmp_path: Path) -> None:
     file = tmp_path / "popmq.db"
-    async with served(f"sqlite:///{file}") as server, knocking(server.endpoint) as client:
+    async with served(f"sqlite:///{file}") as server, raw_client(server.endpoint) as client:
         assert (await client.send("before")).code == pb.OK
         other = sqlite3.connect(str(file), isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")

@@ -6,8 +6,8 @@ import asyncio
 import time
 
 from popproto.v2 import definition_pb2 as pb
-from tests.support.knocking import assert_says, knocking
 from tests.support.postgres import fresh_database, postgres_server
+from tests.support.raw_client import assert_says, raw_client
 from tests.support.server_process import served
 from tests.support.waiting import eventually
 
@@ -17,7 +17,7 @@ ANSWER_S = 20.0  # three calls; one that waits for a connection takes longer
 
 async def test_clear_answers_and_recovery() -> None:
     with postgres_server(own=True) as postgres, fresh_database(postgres) as url:
-        async with served(url) as server, knocking(server.endpoint) as client:
+        async with served(url) as server, raw_client(server.endpoint) as client:
             assert (await client.send("held")).code == pb.OK
             _, held = await client.receive()
             assert (await client.send("before")).code == pb.OK
@@ -45,7 +45,7 @@ async def test_clear_answers_and_recovery() -> None:
 
 async def test_a_poll_that_waits_outlives_it() -> None:
     with postgres_server(own=True) as postgres, fresh_database(postgres) as url:
-        async with served(url) as server, knocking(server.endpoint) as client:
+        async with served(url) as server, raw_client(server.endpoint) as client:
             assert (await client.send("first")).code == pb.OK
             assert await client.drain(1)
             waiting = asyncio.create_task(client.receive())

@@ -15,7 +15,7 @@ from popserver.database import migrate
 from popserver.database.check import check_integrity
 from popserver.database.database import Database
 from popserver.model.errors import StoreUnavailable
-from tests.support.knocking import assert_is_a_sentence, knocking
+from tests.support.raw_client import assert_is_a_sentence, raw_client
 from tests.support.server_process import refused, served
 
 PAGE = 4_096
@@ -78,7 +78,7 @@ def test_a_damaged_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:
 async def test_a_page_that_is_damaged_elsewhere_is_met_later(tmp_path: Path) -> None:
     """The start does not read the whole file; who meets the page is told, and the others are served."""
     file, url = tmp_path / "popmq.db", f"sqlite:///{tmp_path / 'popmq.db'}"
-    async with served(url) as server, knocking(server.endpoint) as here:
+    async with served(url) as server, raw_client(server.endpoint) as here:
         for number in range(40):
             assert (await here.send(f"m{number}", b"body %02d" % number + b"x" * 1_500)).code == pb.OK
     _all_in_the_file(file)
@@ -86,7 +86,7 @@ async def test_a_page_that_is_damaged_elsewhere_is_met_later(tmp_path: Path) -> 
     page = data.index(b"body 20xxx") // PAGE * PAGE
     data[page : page + 64] = random.Random(3).randbytes(64)
     file.write_bytes(data)
-    async with served(url) as server, knocking(server.endpoint) as here:
+    async with served(url) as server, raw_client(server.endpoint) as here:
         with pytest.raises(AssertionError, match="is damaged"):
             await here.drain(40)
         assert server.is_running
@@ -107,7 +107,7 @@ async def test_a_second_server_on_the_same_file(sqlite_url: str) -> None:
 
 async def test_a_second_server_on_the_same_postgres_is_welcome(postgres_url: str) -> None:
     async with served(postgres_url) as first, served(postgres_url) as second:
-        async with knocking(first.endpoint) as here, knocking(second.endpoint) as there:
+        async with raw_client(first.endpoint) as here, raw_client(second.endpoint) as there:
             assert (await here.send("m")).code == pb.OK
             assert set(await there.drain(1)) == {"m"}
         assert first.is_running and second.is_running

@@ -15,7 +15,7 @@ from popserver.model.retry import Holder
 from popserver.model.topic import MessageType, Topic
 from popserver.receiving import receive
 from popserver.receiving.batch import Received
-from tests.support import door
+from tests.support import wire_server
 from tests.support.builders import in_order
 from tests.support.open_store import HOUR, SECOND, OpenStore, a_receive, bodies
 
@@ -119,21 +119,24 @@ def test_a_stuck_message_group_stops_no_other_of_its_queue(store: OpenStore) -> 
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def either_door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[door.Door]:
+async def either_wire_server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[wire_server.WireServer]:
     url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
-    async with door.opened(tmp_path, postgres_url=url) as opened:
+    async with wire_server.opened(tmp_path, postgres_url=url) as opened:
         yield opened
 
 
-async def test_a_delayed_message_is_in_no_message_group(either_door: door.Door) -> None:
+async def test_a_delayed_message_is_in_no_message_group(either_wire_server: wire_server.WireServer) -> None:
     """What is visible need not wait for what is not: such a message is refused, and nothing is stored."""
-    message = door.a_message(message_group="g")
+    message = wire_server.a_message(message_group="g")
     message.system_properties.delivery_timestamp.FromSeconds(4_000_000_000)
-    before = await either_door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(_EVERYTHING).one())
-    answer = await either_door.send(message)
+    before = await either_wire_server.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(_EVERYTHING).one())
+    answer = await either_wire_server.send(message)
     assert answer.status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE == 40014
     assert "delivery_timestamp and message_group exclude each other" in answer.status.message
-    assert await either_door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(_EVERYTHING).one()) == before
+    assert (
+        await either_wire_server.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(_EVERYTHING).one())
+        == before
+    )
 
 
 _EVERYTHING = "SELECT (SELECT COUNT(*) FROM message), (SELECT COUNT(*) FROM pending), (SELECT COUNT(*) FROM topic)"

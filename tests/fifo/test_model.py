@@ -38,10 +38,10 @@ from popserver.model.topic import MessageType, message_key
 from popserver.receiving import receive as receiving_receive
 from popserver.receiving.batch import Receive, Received
 from popserver.settling import release
+from tests.fifo.model_in_order import Asked, Got, InOrder, ModelInOrder
 from tests.support.builders import GROUP, a_message
-from tests.support.model_in_order import Asked, Got, InOrder, ModelInOrder
+from tests.support.emptied_database import emptied
 from tests.support.open_store import HOUR, SECOND, OpenStore, a_receive, open_store, receipt_of
-from tests.support.stores import emptied
 
 INTERVAL_MS = 10 * SECOND
 FIFO_INTERVAL_MS = 3 * SECOND

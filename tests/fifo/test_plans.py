@@ -16,9 +16,9 @@ from popserver.model.group import Group
 from popserver.model.message import Delivery, Message
 from popserver.model.topic import MessageType, Topic, message_key
 from tests.support.builders import in_order
+from tests.support.emptied_database import emptied
 from tests.support.open_store import HOUR, SECOND, OpenStore, open_store
 from tests.support.plans import POSTGRES, SQLITE, Plans, blocks_read, whole_reads
-from tests.support.stores import emptied
 
 MANY = 100_000
 FEW = 1_000

@@ -12,9 +12,9 @@ from popserver.model.group import Group
 from popserver.model.topic import MessageType, Topic
 from popserver.progress.rules import Edge
 from tests.support.builders import in_order
+from tests.support.emptied_database import emptied
 from tests.support.open_store import SECOND, OpenStore, open_store
 from tests.support.progress import reset
-from tests.support.stores import emptied
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from popserver.receiving import receive
 from popserver.receiving.batch import Received
 from popserver.settling import ack
 from tests.support.builders import in_order
+from tests.support.emptied_database import emptied
 from tests.support.open_store import MINUTE, OpenStore, a_receive, receipt_of
-from tests.support.stores import emptied
 
 MESSAGE_GROUPS = 12
 ROUNDS = 40

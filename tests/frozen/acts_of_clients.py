@@ -28,7 +28,7 @@ from popserver.settling.ack import PlainAck
 from tests.frozen.acts import TouredStore, act
 from tests.frozen.seed import World
 from tests.support.builders import an_id, in_order, messages_of
-from tests.support.lite import lite_messages
+from tests.support.lite_broker import lite_messages
 from tests.support.open_store import HOUR, MINUTE, SECOND, a_receive, receipt_of
 from tests.support.pending_store import (
     POLICY,

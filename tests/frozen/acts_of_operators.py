@@ -42,7 +42,7 @@ from popserver.progress.unsubscribe import Unsubscribe
 from tests.frozen.acts import TouredStore, act
 from tests.frozen.seed import World
 from tests.support.builders import in_order
-from tests.support.lite import lite_messages
+from tests.support.lite_broker import lite_messages
 from tests.support.open_store import HOUR, MINUTE, SECOND
 from tests.support.progress import ORDERED, pull_group, reset_of
 from tests.support.redrive import cancel, die, letter_ids, order, redrive_all, run, write_plan

@@ -21,7 +21,7 @@ from popserver.model.retry import Holder
 from popserver.model.topic import MessageType, Topic
 from popserver.settling import change
 from tests.support.builders import in_order, messages_of
-from tests.support.lite import lite_messages
+from tests.support.lite_broker import lite_messages
 from tests.support.open_store import HOUR, SECOND, OpenStore, receipt_of
 from tests.support.pending_store import a_delayed, a_half, pend
 from tests.support.progress import commit, pull_group

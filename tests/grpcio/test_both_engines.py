@@ -17,14 +17,18 @@ from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from popserver.model.errors import CannotListen
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Engine
-from tests.http2.doors import a_door
+from tests.http2.doors import a_wire_server
 from tests.support.certificates import Authority
-from tests.support.door import (
+from tests.support.grpc_engine import ENGINES
+from tests.support.running_broker import until
+from tests.support.signed_server import as_, give_everything, guarded
+from tests.support.tls_server import caller, certified
+from tests.support.wire_server import (
     CLIENT,
     GROUP,
     LIMITS,
     TOPIC,
-    Door,
+    WireServer,
     a_message,
     handle_of,
     headers,
@@ -32,10 +36,6 @@ from tests.support.door import (
     parked,
     receive_request,
 )
-from tests.support.engine import ENGINES
-from tests.support.guarded import as_, give_everything, guarded
-from tests.support.running_broker import until
-from tests.support.tls import caller, certified
 from tests.support.workers import workers
 
 MIB = 1024 * 1024
@@ -48,12 +48,12 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 @pytest.fixture
-async def served(tmp_path: Path, engine: Engine) -> AsyncIterator[Door]:
-    async with opened(tmp_path, engine=engine) as door:
-        yield door
+async def served(tmp_path: Path, engine: Engine) -> AsyncIterator[WireServer]:
+    async with opened(tmp_path, engine=engine) as wire_server:
+        yield wire_server
 
 
-async def test_a_message_is_sent_received_and_acked(served: Door) -> None:
+async def test_a_message_is_sent_received_and_acked(served: WireServer) -> None:
     assert (await served.send(a_message("m1", body=b"hello"))).status.code == pb.OK
     (message,) = await served.receive()
     assert message.body == b"hello"
@@ -63,7 +63,7 @@ async def test_a_message_is_sent_received_and_acked(served: Door) -> None:
     assert await served.receive() == []
 
 
-async def test_a_large_request_and_a_large_answer(served: Door) -> None:
+async def test_a_large_request_and_a_large_answer(served: WireServer) -> None:
     bodies = {f"m{number}": bytes([number]) * (4 * MIB) for number in range(6)}
     sent = await served.send(*(a_message(name, body=body) for name, body in bodies.items()))
     assert sent.status.code == pb.OK
@@ -73,7 +73,7 @@ async def test_a_large_request_and_a_large_answer(served: Door) -> None:
     assert received == bodies
 
 
-async def test_a_stream_stays_open_and_each_frame_is_answered(served: Door) -> None:
+async def test_a_stream_stays_open_and_each_frame_is_answered(served: WireServer) -> None:
     settings = wire.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing()))
     async with served.telemetry() as stream:
         for _ in range(3):
@@ -84,14 +84,14 @@ async def test_a_stream_stays_open_and_each_frame_is_answered(served: Door) -> N
         assert await stream.code() is grpc.StatusCode.OK
 
 
-async def test_a_refused_stream_ends_with_its_reason(served: Door) -> None:
+async def test_a_refused_stream_ends_with_its_reason(served: WireServer) -> None:
     async with served.telemetry(client_id=None) as stream:
         assert (await stream.read()).status.code == pb.CLIENT_ID_REQUIRED
         assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "x-mq-client-id" in await stream.details()
 
 
-async def test_a_cancelled_poll_is_forgotten(served: Door) -> None:
+async def test_a_cancelled_poll_is_forgotten(served: WireServer) -> None:
     await served.send(a_message("m1"))
     await served.receive()  # topic and group are there now
     poll: Any = served.stub.ReceiveMessage(receive_request(poll_ms=20_000), metadata=headers(CLIENT, {}))
@@ -100,7 +100,7 @@ async def test_a_cancelled_poll_is_forgotten(served: Door) -> None:
     await parked(served, 0)
 
 
-async def test_bytes_that_are_no_request_are_refused(served: Door) -> None:
+async def test_bytes_that_are_no_request_are_refused(served: WireServer) -> None:
     answer = wire.SendMessageResponse.FromString(await served.raw("SendMessage", b"\xff\xff\xff"))
     assert answer.status.code == pb.BAD_REQUEST
     too_long = wire.HeartbeatResponse.FromString(await served.raw("Heartbeat", bytes(5 * MIB)))
@@ -109,7 +109,7 @@ async def test_bytes_that_are_no_request_are_refused(served: Door) -> None:
     assert (await served.send(a_message("m1"))).status.code == pb.OK
 
 
-async def test_a_compressed_request_and_an_unknown_method_are_refused(served: Door) -> None:
+async def test_a_compressed_request_and_an_unknown_method_are_refused(served: WireServer) -> None:
     send: Any = served.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
     nothing: Any = served.channel.unary_unary("/apache.rocketmq.v2.MessagingService/Nothing")
     for call, options in ((send, {"compression": grpc.Compression.Gzip}), (nothing, {})):
@@ -120,39 +120,39 @@ async def test_a_compressed_request_and_an_unknown_method_are_refused(served: Do
 
 async def test_who_is_refused_need_not_be_read(tmp_path: Path, engine: Engine) -> None:
     """A caller without a signature gets its refusal, whatever it sends; one with a signature is served."""
-    async with guarded(tmp_path, engine=engine) as door:
-        await give_everything(door)
-        refused = await door.send(a_message("m1", body=bytes(4 * MIB)))
+    async with guarded(tmp_path, engine=engine) as wire_server:
+        await give_everything(wire_server)
+        refused = await wire_server.send(a_message("m1", body=bytes(4 * MIB)))
         assert refused.status.code == pb.UNAUTHORIZED
         request = wire.SendMessageRequest(messages=[a_message("m1", body=bytes(4 * MIB))])
-        assert (await door.call("SendMessage", request, headers=as_("alice"))).status.code == pb.OK
+        assert (await wire_server.call("SendMessage", request, headers=as_("alice"))).status.code == pb.OK
 
 
 async def test_a_request_that_does_not_come_is_given_up(tmp_path: Path, engine: Engine) -> None:
-    async with opened(tmp_path, engine=engine, limits=LIMITS._replace(request_ms=200)) as door:
-        send: Any = door.channel.stream_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
+    async with opened(tmp_path, engine=engine, limits=LIMITS._replace(request_ms=200)) as wire_server:
+        send: Any = wire_server.channel.stream_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
         answer = wire.SendMessageResponse.FromString(await send(metadata=headers(CLIENT, {})))
         assert answer.status.code == pb.REQUEST_TIMEOUT
 
 
 async def test_a_request_without_room_is_refused(tmp_path: Path, engine: Engine) -> None:
-    async with opened(tmp_path, engine=engine) as door:
-        budget = door.broker.engine.budgets["large requests"]
+    async with opened(tmp_path, engine=engine) as wire_server:
+        budget = wire_server.broker.engine.budgets["large requests"]
         assert budget.take(budget.limit)
-        refused = await door.send(a_message("m1", body=bytes(MIB)))
+        refused = await wire_server.send(a_message("m1", body=bytes(MIB)))
         assert refused.status.code == pb.TOO_MANY_REQUESTS
         assert "--max-incoming" in refused.status.message
-        assert (await door.send(a_message("m2"))).status.code == pb.OK
+        assert (await wire_server.send(a_message("m2"))).status.code == pb.OK
         budget.give_back(budget.limit)
-        assert (await door.send(a_message("m1", body=bytes(MIB)))).status.code == pb.OK
+        assert (await wire_server.send(a_message("m1", body=bytes(MIB)))).status.code == pb.OK
         assert budget.used == 0
 
 
 async def test_the_connection_of_who_does_not_read_its_answer_ends(tmp_path: Path, engine: Engine) -> None:
-    async with opened(tmp_path, engine=engine, limits=LIMITS._replace(answer_ms=300)) as door:
-        await door.send(*(a_message(f"m{number}", body=bytes(MIB)) for number in range(4)))
-        budget = door.broker.engine.budgets["undelivered"]
-        call: Any = door.stub.ReceiveMessage(receive_request(), metadata=headers(CLIENT, {}))
+    async with opened(tmp_path, engine=engine, limits=LIMITS._replace(answer_ms=300)) as wire_server:
+        await wire_server.send(*(a_message(f"m{number}", body=bytes(MIB)) for number in range(4)))
+        budget = wire_server.broker.engine.budgets["undelivered"]
+        call: Any = wire_server.stub.ReceiveMessage(receive_request(), metadata=headers(CLIENT, {}))
         await until(lambda: budget.used >= 4 * MIB)
         await until(lambda: budget.used == 0)
         async with asyncio.timeout(30):
@@ -161,10 +161,10 @@ async def test_the_connection_of_who_does_not_read_its_answer_ends(tmp_path: Pat
                     pass
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
         # What was not read goes to the next one.
-        assert len(await door.receive(poll_ms=20_000)) == 4
+        assert len(await wire_server.receive(poll_ms=20_000)) == 4
 
 
-async def test_a_failure_says_nothing_of_the_inside(served: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_says_nothing_of_the_inside(served: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served.broker.producing.sending, "send", None)
     failed = (await served.send(a_message("m1"))).status
     assert failed.code == pb.INTERNAL_SERVER_ERROR
@@ -172,12 +172,12 @@ async def test_a_failure_says_nothing_of_the_inside(served: Door, monkeypatch: p
 
 
 async def test_draining_answers_polls_and_streams_and_lets_go(tmp_path: Path, engine: Engine) -> None:
-    async with opened(tmp_path, engine=engine, limits=CallLimits()) as door, door.telemetry() as stream:
+    async with opened(tmp_path, engine=engine, limits=CallLimits()) as wire_server, wire_server.telemetry() as stream:
         await stream.write(wire.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER)))
         await stream.read()
-        poll = asyncio.create_task(door.statuses("ReceiveMessage", receive_request(poll_ms=20_000)))
-        await parked(door)
-        await door.server.drain(60)
+        poll = asyncio.create_task(wire_server.statuses("ReceiveMessage", receive_request(poll_ms=20_000)))
+        await parked(wire_server)
+        await wire_server.server.drain(60)
         assert [each.code for each in await poll] == [pb.MESSAGE_NOT_FOUND]
         assert await stream.read() is grpc.aio.EOF
         assert await stream.code() is grpc.StatusCode.OK
@@ -186,17 +186,17 @@ async def test_draining_answers_polls_and_streams_and_lets_go(tmp_path: Path, en
 async def test_a_call_that_does_not_end_is_told_that_the_server_stops(
     tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(tmp_path, engine=engine) as door:
+    async with opened(tmp_path, engine=engine) as wire_server:
         begun = asyncio.Event()
 
         async def hang(*_: object, **_named: object) -> None:
             begun.set()
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(door.broker.producing.sending, "send", hang)
-        call = asyncio.create_task(door.send(a_message("m1")))
+        monkeypatch.setattr(wire_server.broker.producing.sending, "send", hang)
+        call = asyncio.create_task(wire_server.send(a_message("m1")))
         await begun.wait()
-        await door.server.drain(0.1)
+        await wire_server.server.drain(0.1)
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await call
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -207,21 +207,21 @@ async def test_tls_lets_in_who_has_a_certificate_and_nobody_else(
 ) -> None:
     clients = Authority(tmp_path, "clients-ca")
     listening = certified(authority, "tls", client_ca=clients.ca)
-    async with opened(tmp_path, engine=engine, listening=listening) as door:
+    async with opened(tmp_path, engine=engine, listening=listening) as wire_server:
         for ca, own, wanted in (
             (authority.ca, clients.issue("alice"), "OK"),
             (authority.ca, None, "UNAVAILABLE"),
             (authority.ca, authority.issue("mallory"), "UNAVAILABLE"),
             (None, None, "UNAVAILABLE"),
         ):
-            async with caller(door, ca, own) as one:
+            async with caller(wire_server, ca, own) as one:
                 assert await one.knock() == wanted
 
 
 async def test_a_taken_port_is_refused_and_one_that_was_closed_is_free(engine: Engine) -> None:
     def listening(port: int = 0) -> tuple[Any, int]:
-        door = a_door(LIMITS, engine)
-        return door, door.listen("127.0.0.1", port, PLAINTEXT)
+        wire_server = a_wire_server(LIMITS, engine)
+        return wire_server, wire_server.listen("127.0.0.1", port, PLAINTEXT)
 
     first, port = listening()
     first.close()

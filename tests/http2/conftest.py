@@ -8,7 +8,7 @@ import pytest
 
 from popserver.front.source import Source
 from tests.support.certificates import Authority
-from tests.support.tls import certified
+from tests.support.tls_server import certified
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from popserver.transport.call import Door, Service
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Engine, Listening, Mode
 from tests.http2.service import TEST_SERVICE
-from tests.support.engine import ENGINE
+from tests.support.grpc_engine import ENGINE
 
 CONNECTIONS_MAX = 1_000
 
@@ -21,12 +21,12 @@ CONNECTIONS_MAX = 1_000
 class Served(NamedTuple):
     """A door that listens on 127.0.0.1; `tls_port` is 0 if it has no certificate."""
 
-    door: Door
+    wire_server: Door
     port: int
     tls_port: int
 
 
-def a_door(limits: CallLimits, engine: Engine = ENGINE) -> Door:
+def a_wire_server(limits: CallLimits, engine: Engine = ENGINE) -> Door:
     """A door of the engine under test."""
     return Http2Door(limits, CONNECTIONS_MAX) if engine == "builtin" else GrpcioDoor(limits, CONNECTIONS_MAX)
 
@@ -38,12 +38,12 @@ async def served(
     limits: CallLimits | None = None,
 ) -> AsyncIterator[Served]:
     """A running door, stopped at the end without patience."""
-    door = a_door(limits or CallLimits())
+    wire_server = a_wire_server(limits or CallLimits())
     mode: Mode = "permissive" if ENGINE == "builtin" else "tls"
-    port = door.listen("127.0.0.1", 0, PLAINTEXT if source is None else Listening(mode, source))
-    door.serve(services)
-    await door.start()
+    port = wire_server.listen("127.0.0.1", 0, PLAINTEXT if source is None else Listening(mode, source))
+    wire_server.serve(services)
+    await wire_server.start()
     try:
-        yield Served(door, port, 0 if source is None else port)
+        yield Served(wire_server, port, 0 if source is None else port)
     finally:
-        await door.stop(0)
+        await wire_server.stop(0)

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.built import CannotBuild, built, do, do_without
+from tests.support.built_programs import CannotBuild, built, do, do_without
 
 SOURCES = Path(__file__).parent / "go"
 INTEROP = "google.golang.org/grpc/interop/client"

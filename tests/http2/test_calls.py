@@ -21,8 +21,8 @@ OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_leng
 @asynccontextmanager
 async def channel_to(service: Service = TEST_SERVICE) -> AsyncIterator[Any]:
     async with (
-        served(services=(service,)) as door,
-        grpc.aio.insecure_channel(f"127.0.0.1:{door.port}", OPTIONS) as channel,
+        served(services=(service,)) as wire_server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{wire_server.port}", OPTIONS) as channel,
     ):
         yield channel
 

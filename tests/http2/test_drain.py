@@ -16,11 +16,11 @@ from popserver.front.source import Source
 from popserver.transport.call import Call, Door, Encodable, Route, Service, encode
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening
-from tests.http2.doors import a_door, served
+from tests.http2.doors import a_wire_server, served
 from tests.http2.fuzz import PREFACE, frame
 from tests.http2.service import SimpleRequest, SimpleResponse, next_request
 from tests.support.certificates import Authority
-from tests.support.engine import ENGINE
+from tests.support.grpc_engine import ENGINE
 
 CLIENTS, CALLS_AT_ONCE = 12, 8
 RESTARTS = 4
@@ -88,17 +88,17 @@ class Load:
 
 
 async def _start(port: int, load: Load, source: Source | None) -> tuple[Door, int]:
-    door = a_door(CallLimits())
-    port = door.listen("127.0.0.1", port, PLAINTEXT if source is None else Listening("tls", source))
-    door.serve([Service("grpc.testing.TestService", {"UnaryCall": Route(load.handle, encode, streams=False)})])
-    await door.start()
-    return door, port
+    wire_server = a_wire_server(CallLimits())
+    port = wire_server.listen("127.0.0.1", port, PLAINTEXT if source is None else Listening("tls", source))
+    wire_server.serve([Service("grpc.testing.TestService", {"UnaryCall": Route(load.handle, encode, streams=False)})])
+    await wire_server.start()
+    return wire_server, port
 
 
 @pytest.mark.parametrize("transport", ["plaintext", "tls"])
 async def test_no_call_is_lost(source: Source, authority: Authority, transport: str) -> None:
     load, own = Load(), source if transport == "tls" else None
-    door, port = await _start(0, load, own)
+    wire_server, port = await _start(0, load, own)
     trusted = grpc.ssl_channel_credentials(authority.ca.read_bytes())
     async with AsyncExitStack() as channels:
         address, work = f"127.0.0.1:{port}", []
@@ -111,12 +111,12 @@ async def test_no_call_is_lost(source: Source, authority: Authority, transport: 
             work += [asyncio.create_task(load.work(channel)) for _ in range(CALLS_AT_ONCE)]
         for _ in range(RESTARTS):
             await load.progress(BETWEEN_RESTARTS)
-            await door.stop(PATIENCE_S)
-            door, _ = await _start(port, load, own)
+            await wire_server.stop(PATIENCE_S)
+            wire_server, _ = await _start(port, load, own)
         await load.progress(BETWEEN_RESTARTS)
         load.stops = True
         await asyncio.gather(*work)
-    await door.stop(0)
+    await wire_server.stop(0)
     if ENGINE == "grpcio":
         # The library refuses the calls that clients send before they hear that the server stops.
         assert set(load.refused) <= {"CANCELLED: CANCELLED"}
@@ -130,13 +130,13 @@ async def test_no_call_is_lost(source: Source, authority: Authority, transport: 
 @pytest.mark.builtin("frames in this order")
 async def test_a_client_that_leaves_its_last_call_is_let_go() -> None:
     """A client that resets its last call after the server has said goodbye, and does not close by itself."""
-    async with served() as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with served() as wire_server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", wire_server.port)
         block = Encoder().encode(OPENING)
         writer.write(PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, block))
         await _frame(reader, SETTINGS)
         await _frame(reader, SETTINGS)  # the answer to the client's
-        stopped = asyncio.create_task(door.door.stop(PATIENCE_S))
+        stopped = asyncio.create_task(wire_server.wire_server.stop(PATIENCE_S))
         await _frame(reader, GOAWAY)
         _, _, ping = await _frame(reader, PING)
         writer.write(frame(PING, ACK, 0, ping))

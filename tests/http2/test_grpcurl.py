@@ -11,9 +11,9 @@ import pytest
 
 from popserver.services.clients import MESSAGING
 from tests.http2.programs import GRPCURL, Ended, program, run
-from tests.support import door as doors
+from tests.support import wire_server as doors
 from tests.support.certificates import Authority
-from tests.support.tls import certified
+from tests.support.tls_server import certified
 
 TRANSPORTS = ("plaintext", "tls")
 
@@ -39,8 +39,8 @@ async def serving(folder: Path, transport: str) -> AsyncIterator[Grpcurl]:
     """A whole server that accepts TLS and plaintext on one port."""
     authority = Authority(folder)
     place = ["-plaintext"] if transport == "plaintext" else ["-cacert", str(authority.ca)]
-    async with doors.opened(folder, listening=certified(authority, "permissive")) as door:
-        yield Grpcurl(place, f"127.0.0.1:{door.server.port}")
+    async with doors.opened(folder, listening=certified(authority, "permissive")) as wire_server:
+        yield Grpcurl(place, f"127.0.0.1:{wire_server.server.port}")
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

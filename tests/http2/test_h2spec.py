@@ -20,8 +20,8 @@ CASES = 145  # of h2spec 2.2.1; it must not report less because it stopped
 @pytest.mark.parametrize("transport", ["plaintext", "tls"])
 async def test_no_case_fails(source: Source, tmp_path: Path, transport: str) -> None:
     h2spec, report = program(H2SPEC), tmp_path / "report.xml"
-    async with served(source) as door:
-        where = ["-p", str(door.tls_port), "-t", "-k"] if transport == "tls" else ["-p", str(door.port)]
+    async with served(source) as wire_server:
+        where = ["-p", str(wire_server.tls_port), "-t", "-k"] if transport == "tls" else ["-p", str(wire_server.port)]
         ended = await run(h2spec, "-h", "127.0.0.1", *where, *OPTIONS, "-j", str(report), *SECTIONS)
     assert report.exists(), ended.said[-2_000:]
     passed, failed = _judged(report)

@@ -40,11 +40,11 @@ SOAK = (
 @pytest.mark.parametrize("case", CASES)
 async def test_a_case_passes(source: Source, authority: Authority, case: str, transport: str) -> None:
     client = program(INTEROP)
-    async with served(source) as door:
+    async with served(source) as wire_server:
         if transport == "tls":
-            where = [f"--server_port={door.tls_port}", "--use_tls", "--use_test_ca", f"--ca_file={authority.ca}"]
+            where = [f"--server_port={wire_server.tls_port}", "--use_tls", "--use_test_ca", f"--ca_file={authority.ca}"]
             where.append("--server_host_override=localhost")
         else:
-            where = [f"--server_port={door.port}"]
+            where = [f"--server_port={wire_server.port}"]
         ended = await run(client, "--server_host=127.0.0.1", *where, f"--test_case={case}", *SOAK)
     assert ended.code == 0, ended.said[-2_000:]

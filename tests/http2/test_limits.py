@@ -122,7 +122,7 @@ def test_a_client_may_leave_very_many_calls_at_once() -> None:
 async def test_of_too_many_calls_without_a_request_the_oldest_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "WAITING_MAX", 3)
     method = "/grpc.testing.TestService/StreamingInputCall"
-    async with served() as door, grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
+    async with served() as wire_server, grpc.aio.insecure_channel(f"127.0.0.1:{wire_server.port}") as channel:
         calls: list[Any] = []
         for _ in range(4):
             calls.append(channel.stream_unary(method)())
@@ -139,8 +139,8 @@ async def test_of_too_many_calls_without_a_request_the_oldest_ends(monkeypatch: 
 async def test_of_too_many_answers_that_nobody_reads_the_oldest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "WAITING_MAX", 3)
     encoder = Encoder()
-    async with served() as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async with served() as wire_server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", wire_server.port)
         writer.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HL", 4, 0)))  # no window for any answer
         for number in (1, 3, 5, 7):
             request = [*REQUEST[:2], (":path", "/grpc.testing.TestService/UnaryCall"), REQUEST[3]]

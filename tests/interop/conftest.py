@@ -14,7 +14,7 @@ from popserver import embedded
 from popserver.in_process import EmbeddedBroker
 from tests.interop.official import DEEPLY, Program, Start
 from tests.interop.seen import Seen
-from tests.support.built import CannotBuild, do_without
+from tests.support.built_programs import CannotBuild, do_without
 
 
 @pytest.fixture(params=DEEPLY)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.built import Build, CannotBuild, built, do
+from tests.support.built_programs import Build, CannotBuild, built, do
 
 HERE = Path(__file__).parent
 NODE = HERE / "node"

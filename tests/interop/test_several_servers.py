@@ -12,7 +12,7 @@ from sqlalchemy import text
 from tests.interop.official import OfficialPushConsumer, Program, Start
 from tests.interop.seen import LAG, Lag, until
 from tests.interop.traffic import Traffic, send_until_sent
-from tests.support.aftermath import looking
+from tests.support.final_state import looking
 from tests.support.server_process import ServerProcess, served
 
 BEFORE_AND_AFTER = 30

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.lite import LiteBroker, lite_broker
+from tests.support.lite_broker import LiteBroker, lite_broker
 
 
 @pytest.fixture

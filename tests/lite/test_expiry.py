@@ -12,7 +12,7 @@ from popserver.model.names import Resource
 from popserver.model.states import State
 from popserver.model.topic import MessageType, NewTopic
 from tests.support.builders import GROUP, TOPIC
-from tests.support.lite import LiteBroker
+from tests.support.lite_broker import LiteBroker
 from tests.support.running_broker import ids
 
 HOUR_MS = 3_600_000

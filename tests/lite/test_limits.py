@@ -11,7 +11,7 @@ from popserver.lite.flow import LiteAction
 from popserver.lite.subscriptions import SILENT_MS
 from popserver.messages import lite_topics
 from popserver.model.errors import Internal, TooManyRequests
-from tests.support.lite import LiteBroker
+from tests.support.lite_broker import LiteBroker
 from tests.support.running_broker import watched
 
 

@@ -17,7 +17,7 @@ from popserver.model.states import State
 from popserver.model.topic import MessageType
 from popserver.receiving.batch import Received
 from popserver.receiving.receive import receive
-from tests.support.lite import lite_messages
+from tests.support.lite_broker import lite_messages
 from tests.support.open_store import SECOND, OpenStore, a_receive, receipt_of
 
 LITE_TOPICS = "abcdefgh"

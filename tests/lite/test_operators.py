@@ -10,7 +10,7 @@ from popserver.model.group import LiteModel
 from popserver.model.states import State
 from popserver.progress.rules import Since
 from tests.support.builders import GROUP, TOPIC
-from tests.support.lite import LiteBroker
+from tests.support.lite_broker import LiteBroker
 from tests.support.running_broker import ids
 
 

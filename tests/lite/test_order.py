@@ -6,7 +6,7 @@ from popserver.database.check import check_integrity
 from popserver.lite.offsets import OffsetOption, OffsetPolicy
 from popserver.model.states import State
 from tests.support.builders import GROUP, TOPIC
-from tests.support.lite import LiteBroker, lite_topics_of
+from tests.support.lite_broker import LiteBroker, lite_topics_of
 from tests.support.running_broker import ids
 
 

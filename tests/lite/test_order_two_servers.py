@@ -19,9 +19,9 @@ from popserver.receiving import receive
 from popserver.receiving.batch import Received
 from popserver.settling import ack
 from tests.fifo.test_two_servers import Seen
-from tests.support.lite import lite_messages
+from tests.support.emptied_database import emptied
+from tests.support.lite_broker import lite_messages
 from tests.support.open_store import MINUTE, OpenStore, a_receive, receipt_of
-from tests.support.stores import emptied
 
 LITE_TOPICS = [f"t{number}" for number in range(10)]
 ROUNDS = 30

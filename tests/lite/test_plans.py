@@ -13,7 +13,7 @@ from popserver.model.message import Delivery
 from popserver.model.topic import MessageType, Topic
 from popserver.receiving.batch import Received
 from popserver.receiving.receive import receive
-from tests.support.lite import lite_messages
+from tests.support.lite_broker import lite_messages
 from tests.support.open_store import HOUR, SECOND, OpenStore, a_receive, open_store
 from tests.support.plans import Plans, whole_reads
 

@@ -13,7 +13,7 @@ from popserver.model.errors import ConsumerGroupNotFound, TopicNotFound
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
 from tests.support.builders import GROUP, TOPIC
-from tests.support.lite import LiteBroker, lite_messages
+from tests.support.lite_broker import LiteBroker, lite_messages
 
 OTHER = Resource("", "other")
 TABLES = ("lite_topic", "lite_client", "lite_subscription", "message_group_progress")

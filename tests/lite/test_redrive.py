@@ -9,7 +9,7 @@ from popserver.lite.subscriptions import SyncLite
 from popserver.model.group import Group, LiteModel
 from popserver.model.states import State
 from popserver.model.topic import MessageType, Topic
-from tests.support.lite import lite_messages
+from tests.support.lite_broker import lite_messages
 from tests.support.open_store import OpenStore, ids
 from tests.support.redrive import give_up, letters, redrive_all
 

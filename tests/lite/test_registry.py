@@ -11,7 +11,7 @@ import pytest
 from popserver.lite.flow import LiteAction
 from popserver.lite.registry import LiteClients
 from popserver.model.errors import CommitUnknown
-from tests.support.lite import LiteBroker
+from tests.support.lite_broker import LiteBroker
 from tests.support.running_broker import until
 
 

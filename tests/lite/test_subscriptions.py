@@ -22,7 +22,7 @@ from popserver.model.errors import (
 from popserver.model.group import LiteModel
 from popserver.model.names import Resource
 from tests.support.builders import GROUP, messages_of
-from tests.support.lite import LiteBroker, lite_messages
+from tests.support.lite_broker import LiteBroker, lite_messages
 from tests.support.running_broker import until
 
 OVERTAKEN_S = 0.1  # enough for a call to overtake another one

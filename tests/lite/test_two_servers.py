@@ -16,7 +16,7 @@ from popserver.model.group import LiteModel
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
 from tests.support.builders import TOPIC
-from tests.support.lite import LiteBroker, lite_messages
+from tests.support.lite_broker import LiteBroker, lite_messages
 from tests.support.running_broker import ids, until, watched
 from tests.support.several_brokers import SeveralBrokers
 

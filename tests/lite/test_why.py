@@ -10,7 +10,7 @@ from popserver.model.names import Resource
 from popserver.progress.lag import QueueLag
 from popserver.progress.rules import Since
 from tests.support.builders import GROUP, TOPIC
-from tests.support.lite import LiteBroker
+from tests.support.lite_broker import LiteBroker
 
 
 async def why(lite: LiteBroker, message_id: str, group: Resource = GROUP) -> tuple[str, dict[str, str]]:

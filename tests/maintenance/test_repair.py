@@ -17,7 +17,7 @@ from popserver.model.group import Group, LiteModel
 from popserver.model.times import utc
 from popserver.model.topic import MessageType, Topic
 from tests.support.builders import in_order, messages_of
-from tests.support.lite import lite_messages
+from tests.support.lite_broker import lite_messages
 from tests.support.open_store import HOUR, MINUTE, OpenStore, bodies
 from tests.support.send_back import pull_group
 

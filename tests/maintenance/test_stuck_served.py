@@ -17,7 +17,7 @@ from popserver.maintenance import patrol, repair
 from popserver.model.errors import StoreUnavailable
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
-from tests.support.http import get
+from tests.support.http_client import get
 from tests.support.running_broker import RunningBroker
 from tests.support.waiting import eventually
 from tests.web.conftest import started

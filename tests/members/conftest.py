@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.support.door import Door
 from tests.support.running_broker import RunningBroker, running_broker
 from tests.support.several_brokers import several_brokers
+from tests.support.wire_server import WireServer
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -25,5 +25,5 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[tuple[RunningBro
 
 
 @pytest.fixture
-def door(timed_door: Door) -> Door:
-    return timed_door
+def wire_server(timed_wire_server: WireServer) -> WireServer:
+    return timed_wire_server

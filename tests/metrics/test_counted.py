@@ -12,10 +12,10 @@ from popserver.engine.meters import Created, Delivered
 from popserver.model.errors import AlreadyExists
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
-from tests.support.door import Door, a_message, advance
 from tests.support.running_broker import RunningBroker, until
 from tests.support.wire_bulk import ack, pull_bulk, receive_bulk
 from tests.support.wire_pull import make_topic
+from tests.support.wire_server import WireServer, a_message, advance
 from tests.web.conftest import started
 
 
@@ -25,24 +25,24 @@ def only(broker: Broker, *, grouped: bool) -> Delivered:
     return found
 
 
-async def test_a_bulk_pull_counts_what_it_sends(either_door: Door) -> None:
-    door = either_door
-    await make_topic(door)
-    await door.send(*(a_message(f"m{number}", body=b"x" * 10) for number in range(3)))
-    await pull_bulk(door)
-    await pull_bulk(door, columns=["message_id"])
-    counted = only(door.broker, grouped=False)  # reading creates no group
+async def test_a_bulk_pull_counts_what_it_sends(either_wire_server: WireServer) -> None:
+    wire_server = either_wire_server
+    await make_topic(wire_server)
+    await wire_server.send(*(a_message(f"m{number}", body=b"x" * 10) for number in range(3)))
+    await pull_bulk(wire_server)
+    await pull_bulk(wire_server, columns=["message_id"])
+    counted = only(wire_server.broker, grouped=False)  # reading creates no group
     assert (counted.held, counted.bytes, counted.holds) == (6, 30, 0)
 
 
-async def test_a_bulk_receive_counts_messages_bodies_and_acks(timed_door: Door) -> None:
-    door = timed_door
-    await door.send(*(a_message(f"m{number}", body=b"x" * 10) for number in range(3)))
-    await receive_bulk(door)
-    await advance(door, 30_000)
-    await receive_bulk(door, "lease-2")
-    await ack(door, "lease-2")
-    counted = only(door.broker, grouped=True)
+async def test_a_bulk_receive_counts_messages_bodies_and_acks(timed_wire_server: WireServer) -> None:
+    wire_server = timed_wire_server
+    await wire_server.send(*(a_message(f"m{number}", body=b"x" * 10) for number in range(3)))
+    await receive_bulk(wire_server)
+    await advance(wire_server, 30_000)
+    await receive_bulk(wire_server, "lease-2")
+    await ack(wire_server, "lease-2")
+    counted = only(wire_server.broker, grouped=True)
     assert (counted.held, counted.bytes) == (3, 30)
     assert (counted.retries, counted.retry_bytes) == (3, 30)
     assert (counted.holds, counted.requeued, counted.acks) == (6, 3, 3)

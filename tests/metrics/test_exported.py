@@ -32,8 +32,8 @@ from popserver.model.errors import StoreUnavailable
 from popserver.model.names import Resource
 from popserver.model.states import State
 from popserver.model.topic import MessageType, NewTopic
-from tests.support.health import hanging_database
-from tests.support.http import get
+from tests.support.failing_database import hanging_database
+from tests.support.http_client import get
 from tests.web.conftest import started
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

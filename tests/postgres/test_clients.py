@@ -16,8 +16,8 @@ from dataclasses import replace
 import pytest
 
 from popclient import ConsumeResult, Message, MessageView, PopError, aio
-from tests.support.accidents import EVERY_ACCIDENT, Accident, killed_postgres, repaired
-from tests.support.patroni import PatroniCluster, patroni_cluster
+from tests.postgres.patroni import PatroniCluster, patroni_cluster
+from tests.postgres.patroni_failures import EVERY_ACCIDENT, Accident, killed_postgres, repaired
 from tests.support.server_process import served
 from tests.support.waiting import eventually
 
@@ -169,7 +169,7 @@ class OneByOne(Program):
 
     async def consuming(self, stack: AsyncExitStack) -> None:
         for _ in range(2):
-            consumer = await stack.enter_async_context(aio.SimpleConsumer(self.endpoints, "desk", self.topic))
+            consumer = await stack.enter_async_context(aio.SimpleConsumer(self.endpoints, "admin_server", self.topic))
             self.tasks.append(asyncio.create_task(self._consume(consumer)))
 
     async def _consume(self, consumer: aio.SimpleConsumer) -> None:

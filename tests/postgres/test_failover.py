@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
-from tests.support.accidents import EVERY_ACCIDENT, Accident, killed_postgres, repaired
-from tests.support.aftermath import final, looking, unfinished
+from tests.postgres.patroni import Node, PatroniCluster, patroni_cluster
+from tests.postgres.patroni_failures import EVERY_ACCIDENT, Accident, killed_postgres, repaired
+from tests.postgres.pgbouncer import pgbouncer
 from tests.support.checker import Outcome, Send, check
-from tests.support.load import Load, now_ms
-from tests.support.patroni import Node, PatroniCluster, patroni_cluster
-from tests.support.pgbouncer import pgbouncer
+from tests.support.final_state import final, looking, unfinished
 from tests.support.server_process import ServerProcess, served
 from tests.support.waiting import eventually
+from tests.support.workload import Load, now_ms
 
 TOPIC, GROUPS = "orders", ("billing", "shipping")
 PRODUCERS = 2  # at most as many servers

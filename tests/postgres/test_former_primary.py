@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 import psycopg
 
 from popproto.v2 import definition_pb2 as pb
-from tests.support.knocking import assert_says, knocking
 from tests.support.postgres import PostgresServer, children
+from tests.support.raw_client import assert_says, raw_client
 from tests.support.server_process import served
 from tests.support.standby import standby_of
 from tests.support.waiting import eventually
@@ -21,7 +21,7 @@ async def test_a_frozen_primary_is_left_for_good(own_postgres: PostgresServer) -
     """Nothing makes it a standby here, so when it thaws it accepts writes as before."""
     with standby_of(own_postgres) as standby:
         url = f"postgresql://postgres@127.0.0.1:{own_postgres._port},127.0.0.1:{standby._port}/postgres"
-        async with served(url) as server, knocking(server.endpoint) as client:
+        async with served(url) as server, raw_client(server.endpoint) as client:
             assert (await client.send("first")).code == pb.OK
             await eventually(lambda: _caught_up(own_postgres, standby), "a standby that has it", within_s=60)
 
@@ -43,7 +43,7 @@ async def test_a_frozen_primary_is_left_for_good(own_postgres: PostgresServer) -
             await eventually(is_back, "a send that is OK", within_s=60)
             assert set(await client.drain(3)) == {"first", "second", "third"}
         # Both accept writes, and the former primary is the first in the URL.
-        async with served(url) as server, knocking(server.endpoint) as client:
+        async with served(url) as server, raw_client(server.endpoint) as client:
             assert (await client.send("fifth")).code == pb.OK
             assert set(await client.drain(1)) == {"fifth"}
         assert _stored(own_postgres) == 1, "the former primary got nothing"

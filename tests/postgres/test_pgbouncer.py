@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from popproto.v2 import definition_pb2 as pb
-from tests.support.knocking import knocking
-from tests.support.pgbouncer import pgbouncer
+from tests.postgres.pgbouncer import pgbouncer
 from tests.support.postgres import PostgresServer
+from tests.support.raw_client import raw_client
 from tests.support.server_process import refused, served
 from tests.support.standby import standby_of
 from tests.support.waiting import eventually
@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 async def test_two_servers_in_session_mode(postgres_url: str) -> None:
     with pgbouncer(postgres_url, "session") as url:
         async with served(url) as one, served(url) as other:
-            async with knocking(one.endpoint) as client, knocking(other.endpoint) as sender:
+            async with raw_client(one.endpoint) as client, raw_client(other.endpoint) as sender:
                 for number in range(10):  # often enough for the driver to prepare its statements
                     assert (await client.send(f"m{number}")).code == pb.OK
                 assert len(await client.drain(10)) == 10
@@ -38,7 +38,10 @@ async def test_a_pooler_that_met_its_host_as_a_standby(own_postgres: PostgresSer
     with standby_of(own_postgres) as standby:
         with pgbouncer(own_postgres.url, "session") as before, pgbouncer(standby.url, "session") as after:
             hosts = ",".join(f"127.0.0.1:{make_url(url).port}" for url in (after, before))
-            async with served(f"postgresql://postgres@{hosts}/postgres") as server, knocking(server.endpoint) as client:
+            async with (
+                served(f"postgresql://postgres@{hosts}/postgres") as server,
+                raw_client(server.endpoint) as client,
+            ):
                 assert (await client.send("before")).code == pb.OK
                 own_postgres.kill()
                 with psycopg.connect(standby.url, autocommit=True) as conn:

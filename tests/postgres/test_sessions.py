@@ -20,7 +20,7 @@ from popserver.database.database import Database
 from popserver.model.errors import StoreUnavailable
 from popserver.postgres.sessions import BY_INDEX, PINNED, REQUIRED, Pinned
 from tests.support.builders import in_order
-from tests.support.hostile import HOSTILE, SEARCH_PATH, UNHARMED, WAYS, alter, hostile_database
+from tests.support.hostile_settings import HOSTILE, SEARCH_PATH, UNHARMED, WAYS, alter, hostile_database
 from tests.support.open_store import OpenStore, ids
 from tests.support.postgres import PostgresServer, fresh_database
 from tests.support.waiting import soon

@@ -7,8 +7,8 @@ import asyncio
 import psycopg
 
 from popproto.v2 import definition_pb2 as pb
-from tests.support.knocking import assert_says, knocking
 from tests.support.postgres import PostgresServer
+from tests.support.raw_client import assert_says, raw_client
 from tests.support.server_process import served
 from tests.support.waiting import eventually
 
@@ -24,7 +24,7 @@ FOR EACH ROW EXECUTE FUNCTION warn();
 
 async def test_a_wait_that_is_cancelled_is_not_ok(own_postgres: PostgresServer) -> None:
     """Postgres itself says OK then, with a warning; and shows the message to the request that repeats it."""
-    async with served(own_postgres.url) as server, knocking(server.endpoint) as client:
+    async with served(own_postgres.url) as server, raw_client(server.endpoint) as client:
         assert (await client.send("before")).code == pb.OK
         _set(own_postgres, "synchronous_standby_names = 'nobody'")
         sending = asyncio.create_task(client.send("m"))
@@ -46,8 +46,8 @@ async def test_another_server_does_not_say_ok_either(own_postgres: PostgresServe
     async with (
         served(own_postgres.url) as one,
         served(own_postgres.url) as other,
-        knocking(one.endpoint) as client,
-        knocking(other.endpoint) as repeating,
+        raw_client(one.endpoint) as client,
+        raw_client(other.endpoint) as repeating,
     ):
         for each in (client, repeating):  # the topic is known, and each has a connection that waited once
             assert (await each.send("before")).code == pb.OK
@@ -68,7 +68,7 @@ async def test_another_server_does_not_say_ok_either(own_postgres: PostgresServe
 
 
 async def test_a_warning_of_something_else_is_no_doubt(own_postgres: PostgresServer) -> None:
-    async with served(own_postgres.url) as server, knocking(server.endpoint) as client:
+    async with served(own_postgres.url) as server, raw_client(server.endpoint) as client:
         assert (await client.send("before")).code == pb.OK
         _execute(own_postgres, _WARNING)
         assert (await client.send("m")).code == pb.OK
@@ -76,7 +76,7 @@ async def test_a_warning_of_something_else_is_no_doubt(own_postgres: PostgresSer
 
 async def test_a_statement_timeout_does_not_end_the_wait(own_postgres: PostgresServer) -> None:
     _execute(own_postgres, "ALTER ROLE postgres SET statement_timeout = '200ms'")
-    async with served(own_postgres.url) as server, knocking(server.endpoint) as client:
+    async with served(own_postgres.url) as server, raw_client(server.endpoint) as client:
         _set(own_postgres, "synchronous_standby_names = 'nobody'")
         sending = asyncio.create_task(client.send("m"))
         await eventually(lambda: _waits(own_postgres), "a commit that waits for a standby", within_s=30)

@@ -8,8 +8,8 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popserver.database.database import Database
 from popserver.model.errors import StoreUnavailable
-from tests.support.knocking import assert_says, knocking
 from tests.support.postgres import PostgresServer
+from tests.support.raw_client import assert_says, raw_client
 from tests.support.server_process import refused, served
 from tests.support.waiting import eventually
 
@@ -25,7 +25,7 @@ def test_at_the_start(own_postgres: PostgresServer, other_postgres: PostgresServ
 
 async def test_when_the_second_one_is_reached(own_postgres: PostgresServer, other_postgres: PostgresServer) -> None:
     other_postgres.stop()
-    async with served(_both(own_postgres, other_postgres)) as server, knocking(server.endpoint) as client:
+    async with served(_both(own_postgres, other_postgres)) as server, raw_client(server.endpoint) as client:
         assert (await client.send("m")).code == pb.OK
         other_postgres.restart()
         own_postgres.stop()
@@ -44,7 +44,7 @@ async def test_when_the_second_one_is_reached(own_postgres: PostgresServer, othe
 
 
 async def test_a_session_that_became_read_only_is_left(own_postgres: PostgresServer) -> None:
-    async with served(own_postgres.url) as server, knocking(server.endpoint) as client:
+    async with served(own_postgres.url) as server, raw_client(server.endpoint) as client:
         assert (await client.send("m")).code == pb.OK
         with psycopg.connect(own_postgres.url, autocommit=True) as conn:
             conn.execute("ALTER SYSTEM SET default_transaction_read_only = on")

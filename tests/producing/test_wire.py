@@ -13,7 +13,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver.model.message import RESERVED_PROPERTIES
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
-from tests.support.door import TOPIC, Door, a_message
+from tests.support.wire_server import TOPIC, WireServer, a_message
 
 
 class Bad(NamedTuple):
@@ -96,26 +96,26 @@ BAD_MESSAGES = [
 
 @pytest.mark.row("M1")
 @pytest.mark.parametrize("case", BAD_MESSAGES)
-async def test_a_bad_message_is_refused_and_leaves_no_trace(door: Door, case: Bad) -> None:
-    before = await door.digest()
-    answer = await door.send(case.message)
+async def test_a_bad_message_is_refused_and_leaves_no_trace(wire_server: WireServer, case: Bad) -> None:
+    before = await wire_server.digest()
+    answer = await wire_server.send(case.message)
     assert (pb.Code.Name(answer.status.code), answer.status.code) == (pb.Code.Name(case.code), case.code)
     for word in case.words:
         assert word in answer.status.message
     (entry,) = answer.entries
     assert entry.status == answer.status
     assert entry.message_id == case.message.system_properties.message_id
-    assert await door.digest() == before
+    assert await wire_server.digest() == before
 
 
-async def test_every_reserved_property_name_is_refused(door: Door) -> None:
-    before = await door.digest()
+async def test_every_reserved_property_name_is_refused(wire_server: WireServer) -> None:
+    before = await wire_server.digest()
     assert len(RESERVED_PROPERTIES) == 51
     for name in sorted(RESERVED_PROPERTIES):
-        status = (await door.send(a_message(user_properties={name: "v"}))).status
+        status = (await wire_server.send(a_message(user_properties={name: "v"}))).status
         assert status.code == pb.ILLEGAL_MESSAGE_PROPERTY_KEY
         assert f"'{name}' is reserved" in status.message
-    assert await door.digest() == before
+    assert await wire_server.digest() == before
 
 
 BAD_TIMES = [
@@ -129,26 +129,28 @@ BAD_TIMES = [
 
 
 @pytest.mark.parametrize(("field", "value", "code", "words"), BAD_TIMES)
-async def test_a_bad_time_is_refused(door: Door, field: str, value: int, code: pb.Code.ValueType, words: str) -> None:
-    before = await door.digest()
-    answer = await door.send(seconds(field, value))
+async def test_a_bad_time_is_refused(
+    wire_server: WireServer, field: str, value: int, code: pb.Code.ValueType, words: str
+) -> None:
+    before = await wire_server.digest()
+    answer = await wire_server.send(seconds(field, value))
     assert answer.status.code == code
     assert words in answer.status.message
-    assert await door.digest() == before
+    assert await wire_server.digest() == before
 
 
-async def test_a_group_and_a_time_exclude_each_other(door: Door) -> None:
+async def test_a_group_and_a_time_exclude_each_other(wire_server: WireServer) -> None:
     message = seconds("delivery_timestamp", 4_000_000_000)
     message.system_properties.message_group = "g"
-    answer = await door.send(message)
+    answer = await wire_server.send(message)
     assert answer.status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
     assert "delivery_timestamp and message_group exclude each other" in answer.status.message
 
 
-async def test_an_unknown_encoding_is_refused(door: Door) -> None:
+async def test_an_unknown_encoding_is_refused(wire_server: WireServer) -> None:
     message = a_message()
     message.system_properties.body_encoding = 9  # type: ignore[assignment]
-    answer = await door.send(message)
+    answer = await wire_server.send(message)
     assert answer.status.code == pb.MESSAGE_CORRUPTED
     assert "body encoding 9" in answer.status.message
 
@@ -166,8 +168,8 @@ async def test_an_unknown_encoding_is_refused(door: Door) -> None:
     ],
     ids=str,
 )
-async def test_at_the_limit_is_legal(door: Door, parts: dict[str, Any]) -> None:
-    answer = await door.send(a_message(**parts))
+async def test_at_the_limit_is_legal(wire_server: WireServer, parts: dict[str, Any]) -> None:
+    answer = await wire_server.send(a_message(**parts))
     assert answer.status.code == pb.OK, answer.status.message
 
 
@@ -180,53 +182,59 @@ DIGESTS = {
 
 
 @pytest.mark.parametrize("kind", DIGESTS)
-async def test_a_body_that_is_not_its_digests_is_refused(door: Door, kind: pb.DigestType.ValueType) -> None:
+async def test_a_body_that_is_not_its_digests_is_refused(
+    wire_server: WireServer, kind: pb.DigestType.ValueType
+) -> None:
     right = DIGESTS[kind]
     for number, checksum in enumerate((right.upper(), right.lower(), right.lstrip("0"), "")):
         message = a_message(f"right{number}", body=BODY, body_digest=pb.Digest(type=kind, checksum=checksum))
-        assert (await door.send(message)).status.code == pb.OK
-    before = await door.digest()
+        assert (await wire_server.send(message)).status.code == pb.OK
+    before = await wire_server.digest()
     for checksum in (right[::-1], right[:-1], "x", "0" * len(right), "\x00"):
         message = a_message("wrong", body=BODY, body_digest=pb.Digest(type=kind, checksum=checksum))
-        status = (await door.send(message)).status
+        status = (await wire_server.send(message)).status
         assert status.code == pb.MESSAGE_CORRUPTED
         assert right.upper() in status.message
-    assert await door.digest() == before
+    assert await wire_server.digest() == before
 
 
-async def test_a_digest_of_an_unknown_kind_is_refused(door: Door) -> None:
+async def test_a_digest_of_an_unknown_kind_is_refused(wire_server: WireServer) -> None:
     for kind in (pb.DIGEST_TYPE_UNSPECIFIED, 9):
         digest = pb.Digest(checksum="00")
         digest.type = kind  # type: ignore[assignment]
-        status = (await door.send(a_message(body_digest=digest))).status
+        status = (await wire_server.send(a_message(body_digest=digest))).status
         assert status.code == pb.MESSAGE_CORRUPTED
         assert f"type {kind}" in status.message
-    assert (await door.send(a_message(body_digest=pb.Digest()))).status.code == pb.OK, "an empty one says nothing"
+    assert (await wire_server.send(a_message(body_digest=pb.Digest()))).status.code == pb.OK, (
+        "an empty one says nothing"
+    )
 
 
-async def test_no_encoding_is_identity(door: Door) -> None:
+async def test_no_encoding_is_identity(wire_server: WireServer) -> None:
     message = a_message()
     message.system_properties.ClearField("body_encoding")
-    await door.send(message)
-    (received,) = await door.receive()
+    await wire_server.send(message)
+    (received,) = await wire_server.receive()
     assert received.system_properties.body_encoding == pb.IDENTITY
 
 
 @pytest.mark.row("H12")
-async def test_a_result_has_the_queue_and_the_offset(door: Door) -> None:
-    answers = [await door.send(a_message(f"m{number}")) for number in range(16)]
+async def test_a_result_has_the_queue_and_the_offset(wire_server: WireServer) -> None:
+    answers = [await wire_server.send(a_message(f"m{number}")) for number in range(16)]
     assert {answer.entries[0].message_id for answer in answers} == {f"m{number}" for number in range(16)}
     assert all(answer.entries[0].HasField("queue_id") for answer in answers)
     stored = {
         answer.entries[0].message_id: (answer.entries[0].queue_id, answer.entries[0].offset) for answer in answers
     }
-    received = {each.system_properties.message_id: each.system_properties for each in await door.receive()}
+    received = {each.system_properties.message_id: each.system_properties for each in await wire_server.receive()}
     assert {name: (system.queue_id, system.queue_offset) for name, system in received.items()} == stored
     assert len(set(stored.values())) == 16
 
 
-async def test_a_bad_message_fails_alone(door: Door) -> None:
-    answer = await door.send(a_message("m1"), a_message("m2", body=b""), a_message("m3"), a_message("m4", tag="|"))
+async def test_a_bad_message_fails_alone(wire_server: WireServer) -> None:
+    answer = await wire_server.send(
+        a_message("m1"), a_message("m2", body=b""), a_message("m3"), a_message("m4", tag="|")
+    )
     assert answer.status.code == pb.MULTIPLE_RESULTS
     assert answer.status.message.startswith("2 of 4")
     assert [(entry.message_id, entry.status.code) for entry in answer.entries] == [
@@ -235,17 +243,17 @@ async def test_a_bad_message_fails_alone(door: Door) -> None:
         ("m3", pb.OK),
         ("m4", pb.ILLEGAL_MESSAGE_TAG),
     ]
-    assert {each.system_properties.message_id for each in await door.receive()} == {"m1", "m3"}
+    assert {each.system_properties.message_id for each in await wire_server.receive()} == {"m1", "m3"}
 
 
-async def test_all_bad_alike_is_that_code(door: Door) -> None:
-    answer = await door.send(a_message("m1", body=b""), a_message("m2", body=b""))
+async def test_all_bad_alike_is_that_code(wire_server: WireServer) -> None:
+    answer = await wire_server.send(a_message("m1", body=b""), a_message("m2", body=b""))
     assert answer.status.code == pb.MESSAGE_BODY_EMPTY
     assert len(answer.entries) == 2
 
 
-async def test_one_request_carries_128_messages(door: Door) -> None:
-    answer = await door.send(*(a_message(f"m{number}") for number in range(128)))
+async def test_one_request_carries_128_messages(wire_server: WireServer) -> None:
+    answer = await wire_server.send(*(a_message(f"m{number}") for number in range(128)))
     assert answer.status.code == pb.OK
     assert [entry.message_id for entry in answer.entries] == [f"m{number}" for number in range(128)]
 
@@ -265,36 +273,36 @@ async def test_one_request_carries_128_messages(door: Door) -> None:
     ids=["none", "129", "two topics", "two namespaces"],
 )
 async def test_a_bad_list_is_refused_whole(
-    door: Door, messages: list[pb.Message], code: pb.Code.ValueType, words: str
+    wire_server: WireServer, messages: list[pb.Message], code: pb.Code.ValueType, words: str
 ) -> None:
-    before = await door.digest()
-    answer = await door.call("SendMessage", wire.SendMessageRequest(messages=messages))
+    before = await wire_server.digest()
+    answer = await wire_server.call("SendMessage", wire.SendMessageRequest(messages=messages))
     assert answer.status.code == code
     assert words in answer.status.message
-    assert await door.digest() == before
+    assert await wire_server.digest() == before
 
 
-async def test_a_repeated_id_gets_the_first_result(door: Door) -> None:
-    first, second = await door.send(a_message()), await door.send(a_message())
+async def test_a_repeated_id_gets_the_first_result(wire_server: WireServer) -> None:
+    first, second = await wire_server.send(a_message()), await wire_server.send(a_message())
     assert first == second
-    assert len(await door.receive()) == 1
+    assert len(await wire_server.receive()) == 1
 
 
-async def test_a_topic_takes_only_its_types(door: Door) -> None:
-    await door.broker.catalog.create_topic(NewTopic(Resource("", "ordered"), 1, (MessageType.FIFO,)))
-    before = await door.digest()
-    answer = await door.send(a_message("m1", topic=topic("ordered")), a_message("m2", topic=topic("ordered")))
+async def test_a_topic_takes_only_its_types(wire_server: WireServer) -> None:
+    await wire_server.broker.catalog.create_topic(NewTopic(Resource("", "ordered"), 1, (MessageType.FIFO,)))
+    before = await wire_server.digest()
+    answer = await wire_server.send(a_message("m1", topic=topic("ordered")), a_message("m2", topic=topic("ordered")))
     assert answer.status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
     assert "topic 'ordered' takes FIFO messages, not NORMAL ones" in answer.status.message
     assert [entry.status.code for entry in answer.entries] == [answer.status.code] * 2
-    assert await door.digest() == before
+    assert await wire_server.digest() == before
 
 
 @pytest.mark.parametrize("system", [{}, {"message_type": pb.TRANSACTION}], ids=["sent", "half"])
-async def test_a_key_counts_in_what_waits_to_be_stored(door: Door, system: dict[str, Any]) -> None:
+async def test_a_key_counts_in_what_waits_to_be_stored(wire_server: WireServer, system: dict[str, Any]) -> None:
     taken = (MessageType.NORMAL, MessageType.TRANSACTION)
-    await door.broker.catalog.create_topic(NewTopic(Resource("", "bills"), 1, taken))
-    backlog = door.broker.engine.budgets["send backlog"]
-    sent = await door.send(a_message(topic=topic("bills"), body=b"x", keys=["k"] * 50, **system))
+    await wire_server.broker.catalog.create_topic(NewTopic(Resource("", "bills"), 1, taken))
+    backlog = wire_server.broker.engine.budgets["send backlog"]
+    sent = await wire_server.send(a_message(topic=topic("bills"), body=b"x", keys=["k"] * 50, **system))
     assert sent.status.code == pb.OK
     assert backlog.peak == 1 + 50 * 128, "a key of one byte has a row of the index"

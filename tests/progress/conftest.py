@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.desk import Desk
-from tests.support.desk import opened as opened_desk
-from tests.support.door import Door
+from tests.support.admin_server import AdminServer
+from tests.support.admin_server import opened as opened_server
+from tests.support.wire_server import WireServer
 
 
 @pytest.fixture
-def door(timed_door: Door) -> Door:
-    return timed_door
+def wire_server(timed_wire_server: WireServer) -> WireServer:
+    return timed_wire_server
 
 
 @pytest.fixture
-def desk(database_url: str) -> Iterator[Desk]:
-    with opened_desk(database_url) as desk:
-        yield desk
+def admin_server(database_url: str) -> Iterator[AdminServer]:
+    with opened_server(database_url) as admin_server:
+        yield admin_server

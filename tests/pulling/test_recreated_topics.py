@@ -18,12 +18,12 @@ from popserver.pulling.offsets import NamedOffset
 from popserver.pulling.rules import NO_OFFSET, Pulled, PullStatus
 from popserver.pulling.send_back_flow import HandedBack
 from tests.support.builders import GROUP, TOPIC
-from tests.support.door import GROUP as GROUP_ON_THE_WIRE
-from tests.support.door import Door, a_message
 from tests.support.running_broker import RunningBroker, until
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.wire_pull import legacy, make_topic, pull_batch, queue_name, update_offset
 from tests.support.wire_pull import pull as pull_message
+from tests.support.wire_server import GROUP as GROUP_ON_THE_WIRE
+from tests.support.wire_server import WireServer, a_message
 
 SECOND = 1_000
 HERE = QueueName(TOPIC, 0)
@@ -186,30 +186,30 @@ async def test_no_topic_is_no_other_generation(strict_broker: RunningBroker) -> 
 
 
 @pytest.mark.row("B9")
-async def test_without_progress_an_offset_beyond_the_end_leads_to_the_beginning(either_door: Door) -> None:
+async def test_without_progress_an_offset_beyond_the_end_leads_to_the_beginning(either_wire_server: WireServer) -> None:
     """It may be of the topic before: from the end on, all of this one would be skipped."""
-    await make_topic(either_door)
-    await either_door.send(*(a_message(f"m{number}") for number in range(3)))
-    answer = await pull_message(either_door, 5)
+    await make_topic(either_wire_server)
+    await either_wire_server.send(*(a_message(f"m{number}") for number in range(3)))
+    answer = await pull_message(either_wire_server, 5)
     assert (answer.code, answer.next_offset) == (pb.ILLEGAL_OFFSET, 0)
-    assert (await update_offset(either_door, 1)).code == pb.OK
-    answer = await pull_message(either_door, 5)
+    assert (await update_offset(either_wire_server, 1)).code == pb.OK
+    answer = await pull_message(either_wire_server, 5)
     assert (answer.code, answer.next_offset) == (pb.ILLEGAL_OFFSET, 3), "the group has been in this one"
 
 
-async def test_on_the_wire(either_door: Door) -> None:
-    await make_topic(either_door)
-    await either_door.send(a_message("m0"))
+async def test_on_the_wire(either_wire_server: WireServer) -> None:
+    await make_topic(either_wire_server)
+    await either_wire_server.send(a_message("m0"))
     fetched = await legacy(
-        either_door,
+        either_wire_server,
         "FetchOffsets",
         legacy_pb2.FetchOffsetsRequest(group=GROUP_ON_THE_WIRE, queues=[queue_name(0)]),
     )
     generation = fetched.offsets[0].queue.generation
     assert generation > 0
     for pull_by in (pull_message, pull_batch):
-        assert (await pull_by(either_door, 0, extras={"sys_flag": 4, "generation": generation})).ids == ["m0"]
-        answer = await pull_by(either_door, 1, extras={"sys_flag": 4, "generation": generation - 1})
+        assert (await pull_by(either_wire_server, 0, extras={"sys_flag": 4, "generation": generation})).ids == ["m0"]
+        answer = await pull_by(either_wire_server, 1, extras={"sys_flag": 4, "generation": generation - 1})
         assert (answer.code, answer.next_offset, answer.messages) == (pb.ILLEGAL_OFFSET, 0, [])
         assert answer.status.message == (
             "topic 'flights' was deleted and created again, and offset 1 belongs to the old topic; queue 0 of topic"
@@ -219,10 +219,10 @@ async def test_on_the_wire(either_door: Door) -> None:
     name.generation = generation - 1
     entry = legacy_pb2.QueueOffset(queue=name, offset=1)
     done = await legacy(
-        either_door, "CommitOffsets", legacy_pb2.CommitOffsetsRequest(group=GROUP_ON_THE_WIRE, offsets=[entry])
+        either_wire_server, "CommitOffsets", legacy_pb2.CommitOffsetsRequest(group=GROUP_ON_THE_WIRE, offsets=[entry])
     )
     (result,) = done.results
     assert result.status.code == pb.PRECONDITION_FAILED
     assert (result.stored.offset, result.stored.queue.generation) == (-1, generation)
     back = legacy_pb2.SendBackRequest(group=GROUP_ON_THE_WIRE, queue=name, offset=0)
-    assert (await legacy(either_door, "SendBack", back)).status.code == pb.PRECONDITION_FAILED
+    assert (await legacy(either_wire_server, "SendBack", back)).status.code == pb.PRECONDITION_FAILED

@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.queue_client.queue_consumers import QueueConsumers
 from tests.support.group_server import GroupServer
-from tests.support.queue_consumers import Desk
 from tests.support.shared_server import shared, topic
 
 __all__ = ["shared", "topic"]
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
+async def consumers() -> AsyncIterator[QueueConsumers]:
     async with GroupServer() as server:
         server.widths["t"] = 1
-        desk = Desk(server)
-        yield desk
+        consumers = QueueConsumers(server)
+        yield consumers
         for name in list(server.gates):
             server.gates[name].set()
-        await desk.close()
+        await consumers.close()

@@ -13,7 +13,7 @@ import pytest
 from popclient import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, MessageQueue, MessageView
 from popclient._queue_push.core import QueuePushCore
 from popclient._queue_push.pull_loop import PullLoop
-from tests.support.queue_consumers import Desk
+from tests.queue_client.queue_consumers import QueueConsumers
 from tests.support.scripted_server import until
 
 QUEUES = [MessageQueue("t", number) for number in range(6)]
@@ -32,13 +32,13 @@ class Change:
 class Group:
     """Members on one scripted server, which have consumed everything whenever they change."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, consumers: QueueConsumers) -> None:
+        self.consumers = consumers
         self.members: list[QueuePushCore] = []
         self.seen: Counter[Place] = Counter()
         self.may_end = asyncio.Event()
         self.may_end.set()
-        desk.server.widths["t"] = len(QUEUES)
+        consumers.server.widths["t"] = len(QUEUES)
 
     async def consume(
         self, messages: Sequence[MessageView], context: ConsumeConcurrentlyContext
@@ -48,7 +48,7 @@ class Group:
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
     async def join(self) -> QueuePushCore:
-        self.members.append(await self.desk.start(self.consume, pull_loop=PullLoop(self.desk.clock)))
+        self.members.append(await self.consumers.start(self.consume, pull_loop=PullLoop(self.consumers.clock)))
         return self.members[-1]
 
     async def leave(self, member: QueuePushCore) -> None:
@@ -58,10 +58,10 @@ class Group:
     # ---- What is where ----
 
     def end(self, mq: MessageQueue) -> int:
-        return len(self.desk.server.queues[mq])
+        return len(self.consumers.server.queues[mq])
 
     def progress(self, mq: MessageQueue) -> int:
-        return self.desk.server.progress.get(mq, 0)
+        return self.consumers.server.progress.get(mq, 0)
 
     def sent(self) -> set[Place]:
         return {(mq, offset) for mq in QUEUES for offset in range(self.end(mq))}
@@ -85,8 +85,8 @@ class Group:
                 owned[id(member)] in (least, least + 1) for member in self.members
             )
 
-        await self.desk.comes(settled, within)
-        await self.desk.comes(self.is_idle, 5)
+        await self.consumers.comes(settled, within)
+        await self.consumers.comes(self.is_idle, 5)
 
     def is_idle(self) -> bool:
         """Has everybody consumed all that his queues have?"""
@@ -98,8 +98,8 @@ class Group:
     async def send(self, count: int) -> None:
         """So many to each queue; returns when all is consumed."""
         for mq in QUEUES:
-            await self.desk.server.fill(mq, map(str, range(count)))
-        await self.desk.comes(lambda: self.seen.keys() >= self.sent() and self.is_idle(), 5)
+            await self.consumers.server.fill(mq, map(str, range(count)))
+        await self.consumers.comes(lambda: self.seen.keys() >= self.sent() and self.is_idle(), 5)
 
     def repeated(self, since: Change) -> Counter[Place]:
         return self.seen - since.seen
@@ -108,15 +108,15 @@ class Group:
 @pytest.mark.row("G1")
 @pytest.mark.row("J11")
 @pytest.mark.parametrize("seed", range(3))
-async def test_churn_loses_nothing_and_repeats_only_what_was_in_hand(desk: Desk, seed: int) -> None:
-    desk.server.notices = True
+async def test_churn_loses_nothing_and_repeats_only_what_was_in_hand(consumers: QueueConsumers, seed: int) -> None:
+    consumers.server.notices = True
     chance = random.Random(seed)
-    group = Group(desk)
+    group = Group(consumers)
     await group.join()
     await group.settle(25)
     for _ in range(6):
         await group.send(chance.randint(1, 20))
-        await desk.advance(chance.choice([0, 3, 11]), step=1)  # more or less of it is committed by now
+        await consumers.advance(chance.choice([0, 3, 11]), step=1)  # more or less of it is committed by now
         before = group.change()
         gone = None
         if len(group.members) > 1 and chance.random() < 0.5:
@@ -140,28 +140,28 @@ def assert_repeats_once(repeated: Counter[Place], allowed: Collection[Place]) ->
 
 
 @pytest.mark.row("J17")
-async def test_until_its_next_round_the_old_owner_goes_on_beside_the_new_one(desk: Desk) -> None:
+async def test_until_its_next_round_the_old_owner_goes_on_beside_the_new_one(consumers: QueueConsumers) -> None:
     """Nobody tells the members of each other: one has six queues, the other takes three of them at once."""
-    group = Group(desk)
+    group = Group(consumers)
     first = await group.join()
     await group.settle(25)
     await group.send(10)
-    looks = len(desk.server.requests("ListMembers"))
-    await desk.comes(lambda: len(desk.server.requests("ListMembers")) > looks, 20)
+    looks = len(consumers.server.requests("ListMembers"))
+    await consumers.comes(lambda: len(consumers.server.requests("ListMembers")) > looks, 20)
     assert all(group.progress(mq) == 10 for mq in QUEUES)
     await group.send(5)
-    before, began = group.change(), desk.clock.now()
+    before, began = group.change(), consumers.clock.now()
     second = await group.join()
 
     def owned(member: QueuePushCore) -> set[MessageQueue]:
         return {mq for mq, owner in group.owners() if owner is member}
 
     await until(lambda: len(owned(second)) == 3)
-    assert (desk.clock.now() - began, owned(first)) == (0, set(QUEUES))
+    assert (consumers.clock.now() - began, owned(first)) == (0, set(QUEUES))
     both = owned(second)
     await group.send(3)
-    await desk.comes(lambda: len(owned(first)) == 3, 20)
-    overlap = desk.clock.now() - began
+    await consumers.comes(lambda: len(owned(first)) == 3, 20)
+    overlap = consumers.clock.now() - began
     assert 15 < overlap <= 22 and owned(first) == set(QUEUES) - both
     await group.settle(1)
     await group.send(4)
@@ -174,15 +174,15 @@ async def test_until_its_next_round_the_old_owner_goes_on_beside_the_new_one(des
 
 
 @pytest.mark.row("D1")
-async def test_of_every_queue_there_is_one_snapshot_with_all_that_is_not_finished(desk: Desk) -> None:
-    desk.server.notices = True
-    group = Group(desk)
+async def test_of_every_queue_there_is_one_snapshot_with_all_that_is_not_finished(consumers: QueueConsumers) -> None:
+    consumers.server.notices = True
+    group = Group(consumers)
     for _ in range(3):
         await group.join()
         await group.settle(25)
     group.may_end.clear()
     for mq in QUEUES:
-        await desk.server.fill(mq, map(str, range(mq.queue_id + 1)))
+        await consumers.server.fill(mq, map(str, range(mq.queue_id + 1)))
 
     def snapshots() -> list[tuple[MessageQueue, int, int | None]]:
         tables = [member.parts.table for member in group.members]
@@ -196,7 +196,7 @@ async def test_of_every_queue_there_is_one_snapshot_with_all_that_is_not_finishe
     await until(lambda: snapshots() == [(mq, mq.queue_id + 1, 0) for mq in QUEUES])
     group.members.remove(leaving := group.members[0])
     await leaving.close(0)  # waits for no listener
-    await desk.comes(lambda: snapshots() == [(mq, mq.queue_id + 1, 0) for mq in QUEUES], 25)
+    await consumers.comes(lambda: snapshots() == [(mq, mq.queue_id + 1, 0) for mq in QUEUES], 25)
     group.may_end.set()
     await until(lambda: snapshots() == [(mq, 0, None) for mq in QUEUES])
     assert group.seen.keys() == group.sent()

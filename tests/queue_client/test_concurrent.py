@@ -18,7 +18,7 @@ from popclient import (
 from popclient._engine.runner import Rejected
 from popproto.v1 import legacy_pb2 as legacy
 from popproto.v2 import definition_pb2 as pb
-from tests.support.queue_consumers import Desk, Q, Watching, sent_back
+from tests.queue_client.queue_consumers import Q, QueueConsumers, Watching, sent_back
 from tests.support.scripted_server import status, until
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -50,17 +50,17 @@ def always(result: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.row("E4")
-async def test_what_a_pull_brings_is_cut_into_batches(desk: Desk) -> None:
-    await desk.server.fill(Q, map(str, range(32)))
-    await desk.start(consume_message_batch_max_size=10)
-    await until(lambda: len(desk.seen) == 32)
-    assert [len(call) for call in desk.calls] == [10, 10, 10, 2]
+async def test_what_a_pull_brings_is_cut_into_batches(consumers: QueueConsumers) -> None:
+    await consumers.server.fill(Q, map(str, range(32)))
+    await consumers.start(consume_message_batch_max_size=10)
+    await until(lambda: len(consumers.seen) == 32)
+    assert [len(call) for call in consumers.calls] == [10, 10, 10, 2]
 
 
 @pytest.mark.row("E5")
 @pytest.mark.row("E2")
-async def test_what_the_pool_rejects_is_submitted_again_in_five_seconds(desk: Desk) -> None:
-    core = desk.make(consume_message_batch_max_size=10)
+async def test_what_the_pool_rejects_is_submitted_again_in_five_seconds(consumers: QueueConsumers) -> None:
+    core = consumers.make(consume_message_batch_max_size=10)
     runner, run = core.parts.runner, core.parts.runner.run
     room = 1
 
@@ -72,30 +72,32 @@ async def test_what_the_pool_rejects_is_submitted_again_in_five_seconds(desk: De
         run(job)
 
     runner.run = full  # type: ignore[method-assign]
-    await desk.server.fill(Q, map(str, range(32)))
+    await consumers.server.fill(Q, map(str, range(32)))
     await core.start()
-    await until(lambda: len(desk.seen) == 10)
+    await until(lambda: len(consumers.seen) == 10)
     room = 99
-    await desk.clock.advance(4.9)
-    assert len(desk.seen) == 10
-    await desk.clock.advance(0.1)
-    await until(lambda: desk.offset(core) == 32)
-    assert sorted(desk.texts, key=int) == [str(number) for number in range(32)]
+    await consumers.clock.advance(4.9)
+    assert len(consumers.seen) == 10
+    await consumers.clock.advance(0.1)
+    await until(lambda: consumers.offset(core) == 32)
+    assert sorted(consumers.texts, key=int) == [str(number) for number in range(32)]
 
 
 @pytest.mark.row("E6")
-async def test_every_message_says_when_its_listener_was_called_and_the_sequence_is_read_only(desk: Desk) -> None:
-    await desk.server.fill(Q, "a")
-    await desk.start()
-    await until(lambda: desk.seen)
-    assert desk.seen[0].properties["CONSUME_START_TIME"] == str(desk.clock.epoch_ms())
+async def test_every_message_says_when_its_listener_was_called_and_the_sequence_is_read_only(
+    consumers: QueueConsumers,
+) -> None:
+    await consumers.server.fill(Q, "a")
+    await consumers.start()
+    await until(lambda: consumers.seen)
+    assert consumers.seen[0].properties["CONSUME_START_TIME"] == str(consumers.clock.epoch_ms())
     kinds: list[type] = []
 
     async def listener(messages: Any, context: ConsumeConcurrentlyContext) -> Any:
         kinds.append(type(messages))
         return SUCCESS
 
-    await desk.start(listener, group="h")
+    await consumers.start(listener, group="h")
     await until(lambda: kinds == [tuple])
 
 
@@ -110,28 +112,28 @@ async def test_every_message_says_when_its_listener_was_called_and_the_sequence_
         ("TIMEOUT", ConsumeStatus.TIMEOUT),
     ],
 )
-async def test_how_a_listener_ended(desk: Desk, ends: str, wanted: ConsumeStatus) -> None:
+async def test_how_a_listener_ended(consumers: QueueConsumers, ends: str, wanted: ConsumeStatus) -> None:
     async def listener(messages: Any, context: ConsumeConcurrentlyContext) -> Any:
         if ends == "EXCEPTION":
             raise KeyError("a defect")
         if ends == "TIMEOUT":
-            await desk.clock.advance(30)
+            await consumers.clock.advance(30)
         return {"FAILED": LATER, "RETURNNULL": None}.get(ends, SUCCESS)
 
     watching = Watching()
-    await desk.server.fill(Q, "a")
-    core = await desk.start(listener, interceptors=[watching], consume_timeout=30)
+    await consumers.server.fill(Q, "a")
+    core = await consumers.start(listener, interceptors=[watching], consume_timeout=30)
     await until(lambda: watching.ends)
     assert watching.ends[0].status is wanted
-    await until(lambda: desk.offset(core) == 1)
-    assert sent_back(desk) == ([] if wanted in (ConsumeStatus.SUCCESS, ConsumeStatus.TIMEOUT) else [(0, 0)])
+    await until(lambda: consumers.offset(core) == 1)
+    assert sent_back(consumers) == ([] if wanted in (ConsumeStatus.SUCCESS, ConsumeStatus.TIMEOUT) else [(0, 0)])
 
 
 @pytest.mark.row("E17")
-async def test_interceptors_see_pull_and_listener_in_order(desk: Desk) -> None:
+async def test_interceptors_see_pull_and_listener_in_order(consumers: QueueConsumers) -> None:
     watching = Watching()
-    await desk.server.fill(Q, "a")
-    await desk.start(interceptors=[watching])
+    await consumers.server.fill(Q, "a")
+    await consumers.start(interceptors=[watching])
     await until(lambda: len(watching.ends) == 1)
     mine = [heard for heard in watching.heard if "%RETRY%" not in heard]
     order = [mine.index(each) for each in ("before_receive t", "after_receive t 1", "before_consume a")]
@@ -151,17 +153,17 @@ async def test_interceptors_see_pull_and_listener_in_order(desk: Desk) -> None:
     ],
 )
 async def test_of_a_batch_the_tail_behind_ack_index_has_failed(
-    desk: Desk, ack_index: int | None, result: Any, failed: list[int]
+    consumers: QueueConsumers, ack_index: int | None, result: Any, failed: list[int]
 ) -> None:
     async def listener(messages: Any, context: ConsumeConcurrentlyContext) -> Any:
         if ack_index is not None:
             context.ack_index = ack_index
         return result
 
-    await desk.server.fill(Q, "abcde")
-    core = await desk.start(listener, consume_message_batch_max_size=5)
-    await until(lambda: desk.offset(core) == 5)
-    assert [offset for offset, _ in sent_back(desk)] == failed
+    await consumers.server.fill(Q, "abcde")
+    core = await consumers.start(listener, consume_message_batch_max_size=5)
+    await until(lambda: consumers.offset(core) == 5)
+    assert [offset for offset, _ in sent_back(consumers)] == failed
     told = core.parts.statistics.by_topic()["t"]
     assert (round(told.consume_ok_tps * 60), round(told.consume_failed_tps * 60)) == (5 - len(failed), len(failed))
 
@@ -169,28 +171,30 @@ async def test_of_a_batch_the_tail_behind_ack_index_has_failed(
 @pytest.mark.row("E9")
 @pytest.mark.row("E15")
 @pytest.mark.parametrize("level", [0, 3, -1])
-async def test_a_failed_message_is_handed_back_with_the_level_that_its_listener_wants(desk: Desk, level: int) -> None:
+async def test_a_failed_message_is_handed_back_with_the_level_that_its_listener_wants(
+    consumers: QueueConsumers, level: int
+) -> None:
     async def listener(messages: Any, context: ConsumeConcurrentlyContext) -> Any:
         context.delay_level_when_next_consume = level
         return LATER
 
-    await desk.server.fill(Q, "a")
-    core = await desk.start(listener, max_reconsume_times=5)
-    await until(lambda: desk.offset(core) == 1)
-    [request] = desk.server.sent_back
+    await consumers.server.fill(Q, "a")
+    core = await consumers.start(listener, max_reconsume_times=5)
+    await until(lambda: consumers.offset(core) == 1)
+    [request] = consumers.server.sent_back
     assert (request.group.name, request.queue.topic.name, request.queue.queue_id, request.offset) == ("g", "t", 0, 0)
     assert (request.delay_level, request.max_reconsume_times) == (level, 5)
 
 
-async def test_how_often_it_may_fail_is_the_groups_unless_told(desk: Desk) -> None:
-    await desk.server.fill(Q, "a")
-    await desk.start(always(LATER))
-    await until(lambda: desk.server.sent_back)
-    assert not desk.server.sent_back[0].HasField("max_reconsume_times")
+async def test_how_often_it_may_fail_is_the_groups_unless_told(consumers: QueueConsumers) -> None:
+    await consumers.server.fill(Q, "a")
+    await consumers.start(always(LATER))
+    await until(lambda: consumers.server.sent_back)
+    assert not consumers.server.sent_back[0].HasField("max_reconsume_times")
 
 
 @pytest.mark.row("E10")
-async def test_what_cannot_be_handed_back_is_tried_again_here_and_holds_the_progress(desk: Desk) -> None:
+async def test_what_cannot_be_handed_back_is_tried_again_here_and_holds_the_progress(consumers: QueueConsumers) -> None:
     attempts: list[int] = []
 
     async def listener(messages: Any, context: ConsumeConcurrentlyContext) -> Any:
@@ -199,136 +203,140 @@ async def test_what_cannot_be_handed_back_is_tried_again_here_and_holds_the_prog
         attempts.append(messages[0].delivery_attempt)
         return LATER if len(attempts) == 1 else SUCCESS
 
-    desk.server.answers["SendBack"] = lambda _: legacy.SendBackResponse(status=status(pb.INTERNAL_SERVER_ERROR, "no"))
-    await desk.server.fill(Q, "ab")
-    core = await desk.start(listener)
-    await until(lambda: attempts == [1] and desk.clock.waits(5.0))
-    assert desk.offset(core) == 0
-    await desk.clock.advance(4.9)
+    consumers.server.answers["SendBack"] = lambda _: legacy.SendBackResponse(
+        status=status(pb.INTERNAL_SERVER_ERROR, "no")
+    )
+    await consumers.server.fill(Q, "ab")
+    core = await consumers.start(listener)
+    await until(lambda: attempts == [1] and consumers.clock.waits(5.0))
+    assert consumers.offset(core) == 0
+    await consumers.clock.advance(4.9)
     assert attempts == [1]
-    await desk.clock.advance(0.1)
-    await until(lambda: desk.offset(core) == 2)
+    await consumers.clock.advance(0.1)
+    await until(lambda: consumers.offset(core) == 2)
     assert attempts == [1, 2]
 
 
 @pytest.mark.row("E12")
-async def test_what_becomes_of_a_queue_that_was_given_up_counts_no_more(desk: Desk) -> None:
+async def test_what_becomes_of_a_queue_that_was_given_up_counts_no_more(consumers: QueueConsumers) -> None:
     slow = Slow()
-    await desk.server.fill(Q, "ab")
-    core = await desk.start(slow)
+    await consumers.server.fill(Q, "ab")
+    core = await consumers.start(slow)
     await slow.has("a", "b")
     dict(core.parts.owned())[Q].dropped = True
     slow.end("a")
     slow.end("b", LATER)
     await until(lambda: core.parts.statistics.by_topic()["t"].consume_failed_msgs == 1)
-    assert (desk.offset(core), sent_back(desk)) == (None, [])
+    assert (consumers.offset(core), sent_back(consumers)) == (None, [])
 
 
 @pytest.mark.row("E13")
-async def test_the_progress_is_the_first_offset_that_is_not_finished(desk: Desk) -> None:
+async def test_the_progress_is_the_first_offset_that_is_not_finished(consumers: QueueConsumers) -> None:
     slow = Slow()
-    await desk.server.fill(Q, "abcd")
-    core = await desk.start(slow)
+    await consumers.server.fill(Q, "abcd")
+    core = await consumers.start(slow)
     await slow.has(*"abcd")
     for text, offset in (("d", 0), ("b", 0), ("a", 2)):
         slow.end(text)
-        await until(lambda offset=offset: desk.offset(core) == offset)
+        await until(lambda offset=offset: consumers.offset(core) == offset)
     await core.close()
-    assert desk.server.progress[Q] == 2
-    again = await desk.start(slow)
+    assert consumers.server.progress[Q] == 2
+    again = await consumers.start(slow)
     await slow.has("c", "d")
     slow.end("c")
     slow.end("d")
-    await until(lambda: desk.offset(again) == 4)
+    await until(lambda: consumers.offset(again) == 4)
 
 
 @pytest.mark.row("E14")
-async def test_a_retry_shows_the_topic_that_it_comes_from(desk: Desk) -> None:
-    await desk.server.fill(RETRY, "a")
-    [copy] = desk.server.queues[RETRY]
+async def test_a_retry_shows_the_topic_that_it_comes_from(consumers: QueueConsumers) -> None:
+    await consumers.server.fill(RETRY, "a")
+    [copy] = consumers.server.queues[RETRY]
     copy.user_properties["RETRY_TOPIC"] = "t"
     copy.system_properties.delivery_attempt = 2
     results = iter([LATER, SUCCESS])
 
     async def listener(messages: Any, context: ConsumeConcurrentlyContext) -> Any:
-        desk.note(messages)
+        consumers.note(messages)
         return next(results)
 
-    core = await desk.start(listener)
-    await until(lambda: desk.server.sent_back)
-    assert [(view.topic, view.delivery_attempt) for view in desk.seen] == [("t", 2)]
+    core = await consumers.start(listener)
+    await until(lambda: consumers.server.sent_back)
+    assert [(view.topic, view.delivery_attempt) for view in consumers.seen] == [("t", 2)]
     # It is handed back as it was pulled.
-    [request] = desk.server.sent_back
+    [request] = consumers.server.sent_back
     assert (request.queue.topic.name, request.offset) == (RETRY.topic, 0)
-    await until(lambda: desk.offset(core, RETRY) == 1)
+    await until(lambda: consumers.offset(core, RETRY) == 1)
 
 
 @pytest.mark.row("D10")
 @pytest.mark.row("E3")
-async def test_what_is_too_long_with_the_listener_is_handed_back_once(desk: Desk) -> None:
+async def test_what_is_too_long_with_the_listener_is_handed_back_once(consumers: QueueConsumers) -> None:
     slow = Slow()
-    core = await desk.start(slow)
-    await desk.owns(core, 0)
-    await desk.server.fill(Q, map(str, range(20)))
+    core = await consumers.start(slow)
+    await consumers.owns(core, 0)
+    await consumers.server.fill(Q, map(str, range(20)))
     await slow.has(*map(str, range(20)))
-    await desk.wait(900)
-    assert sent_back(desk) == []
-    await desk.wait(900)
-    await until(lambda: len(desk.server.sent_back) == 16)
-    assert sent_back(desk) == [(offset, 3) for offset in range(16)]
-    await until(lambda: desk.offset(core) == 16)
+    await consumers.wait(900)
+    assert sent_back(consumers) == []
+    await consumers.wait(900)
+    await until(lambda: len(consumers.server.sent_back) == 16)
+    assert sent_back(consumers) == [(offset, 3) for offset in range(16)]
+    await until(lambda: consumers.offset(core) == 16)
     for text in map(str, range(20)):  # late successes and late failures alike
         slow.end(text, SUCCESS if int(text) % 2 or int(text) > 15 else LATER)
-    await until(lambda: desk.offset(core) == 20)
-    assert len(desk.server.sent_back) == 16
+    await until(lambda: consumers.offset(core) == 20)
+    assert len(consumers.server.sent_back) == 16
 
 
 @pytest.mark.row("D10")
-async def test_a_late_message_that_cannot_be_handed_back_stays_for_the_next_sweep(desk: Desk) -> None:
+async def test_a_late_message_that_cannot_be_handed_back_stays_for_the_next_sweep(consumers: QueueConsumers) -> None:
     slow = Slow()
     answers = iter([legacy.SendBackResponse(status=status(pb.INTERNAL_SERVER_ERROR, "no"))])
-    desk.server.answers["SendBack"] = lambda _: next(answers, None)
-    await desk.server.fill(Q, "a")
-    core = await desk.start(slow, consume_timeout=10)
+    consumers.server.answers["SendBack"] = lambda _: next(answers, None)
+    await consumers.server.fill(Q, "a")
+    core = await consumers.start(slow, consume_timeout=10)
     await slow.has("a")
-    await desk.comes(lambda: desk.server.requests("SendBack"), 21)
-    assert (desk.offset(core), sent_back(desk)) == (None, [])
-    await desk.comes(lambda: sent_back(desk) == [(0, 3)], 21)
+    await consumers.comes(lambda: consumers.server.requests("SendBack"), 21)
+    assert (consumers.offset(core), sent_back(consumers)) == (None, [])
+    await consumers.comes(lambda: sent_back(consumers) == [(0, 3)], 21)
     slow.end("a")
-    await until(lambda: desk.offset(core) == 1)
+    await until(lambda: consumers.offset(core) == 1)
 
 
 @pytest.mark.row("C1")
-async def test_too_many_messages_in_hand_hold_the_pull_back(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_too_many_messages_in_hand_hold_the_pull_back(
+    consumers: QueueConsumers, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "popclient")
     slow = Slow()
-    await desk.server.fill(Q, map(str, range(1_200)))
-    core = await desk.start(slow, consume_threads=5)
-    await until(lambda: desk.clock.waits(0.05))
+    await consumers.server.fill(Q, map(str, range(1_200)))
+    core = await consumers.start(slow, consume_threads=5)
+    await until(lambda: consumers.clock.waits(0.05))
     pq = dict(core.parts.owned())[Q]
     assert 1_000 < pq.cached.messages <= 1_032
     assert "1024 messages" in caplog.text and "pull_threshold_for_queue 1000" in caplog.text
-    pulls = len(desk.server.pulls_of(Q))
+    pulls = len(consumers.server.pulls_of(Q))
     for _ in range(30):
         slow.end(next(iter(slow.ends)))
         await asyncio.sleep(0)
         await until(lambda: len(slow.ends) == 5)
-    assert len(desk.server.pulls_of(Q)) == pulls
-    await desk.clock.advance(0.05)
-    await until(lambda: len(desk.server.pulls_of(Q)) == pulls + 1)
+    assert len(consumers.server.pulls_of(Q)) == pulls
+    await consumers.clock.advance(0.05)
+    await until(lambda: len(consumers.server.pulls_of(Q)) == pulls + 1)
 
 
 @pytest.mark.row("C2")
-async def test_too_many_bytes_in_hand_hold_the_pull_back(desk: Desk) -> None:
+async def test_too_many_bytes_in_hand_hold_the_pull_back(consumers: QueueConsumers) -> None:
     slow = Slow()
-    await desk.server.fill(Q, ["x" * 1024 * 1024] * 6)
-    core = await desk.start(slow, pull_batch_size=1, pull_threshold_size_for_queue=3)
-    await until(lambda: desk.clock.waits(0.05))
+    await consumers.server.fill(Q, ["x" * 1024 * 1024] * 6)
+    core = await consumers.start(slow, pull_batch_size=1, pull_threshold_size_for_queue=3)
+    await until(lambda: consumers.clock.waits(0.05))
     assert dict(core.parts.owned())[Q].cached.bytes == 4 * 1024 * 1024
 
 
 @pytest.mark.row("C3")
-async def test_a_message_that_does_not_finish_slows_the_queue_down(desk: Desk) -> None:
+async def test_a_message_that_does_not_finish_slows_the_queue_down(consumers: QueueConsumers) -> None:
     """What is finished behind it does not count, so the queue is pulled on, a batch each 50 ms."""
     first, done = asyncio.Event(), list[str]()
 
@@ -338,18 +346,18 @@ async def test_a_message_that_does_not_finish_slows_the_queue_down(desk: Desk) -
         done.extend(each.text for each in messages)
         return SUCCESS
 
-    await desk.server.fill(Q, map(str, range(5_000)))
-    core = await desk.start(listener)
+    await consumers.server.fill(Q, map(str, range(5_000)))
+    core = await consumers.start(listener)
     while len(done) < 4_999:
-        await until(lambda: len(done) == 4_999 or desk.clock.waits(0.05))
-        await desk.clock.advance(0.05)
-    assert desk.offset(core) == 0
+        await until(lambda: len(done) == 4_999 or consumers.clock.waits(0.05))
+        await consumers.clock.advance(0.05)
+    assert consumers.offset(core) == 0
     first.set()
-    await until(lambda: desk.offset(core) == 5_000)
+    await until(lambda: consumers.offset(core) == 5_000)
 
 
 @pytest.mark.row("C3")
-async def test_with_a_limit_of_its_own_it_stops_the_queue(desk: Desk) -> None:
+async def test_with_a_limit_of_its_own_it_stops_the_queue(consumers: QueueConsumers) -> None:
     first, done = asyncio.Event(), list[str]()
 
     async def listener(messages: Any, context: ConsumeConcurrentlyContext) -> Any:
@@ -358,22 +366,22 @@ async def test_with_a_limit_of_its_own_it_stops_the_queue(desk: Desk) -> None:
         done.extend(each.text for each in messages)
         return SUCCESS
 
-    await desk.server.fill(Q, map(str, range(5_000)))
-    core = await desk.start(listener, max_unfinished_span=2_000)
+    await consumers.server.fill(Q, map(str, range(5_000)))
+    core = await consumers.start(listener, max_unfinished_span=2_000)
     for _ in range(20):
-        await until(lambda: desk.clock.waits(0.05) and len(done) == max(desk.server.pulls_of(Q)) - 1 + 32)
-        await desk.clock.advance(0.05)
+        await until(lambda: consumers.clock.waits(0.05) and len(done) == max(consumers.server.pulls_of(Q)) - 1 + 32)
+        await consumers.clock.advance(0.05)
     assert 2_000 <= len(done) <= 2_032
-    assert desk.offset(core) == 0
+    assert consumers.offset(core) == 0
     first.set()
     while len(done) < 5_000:
-        await until(lambda: len(done) == 5_000 or desk.clock.waits(0.05))
-        await desk.clock.advance(0.05)
-    await until(lambda: desk.offset(core) == 5_000)
+        await until(lambda: len(done) == 5_000 or consumers.clock.waits(0.05))
+        await consumers.clock.advance(0.05)
+    await until(lambda: consumers.offset(core) == 5_000)
 
 
 @pytest.mark.row("C3")
-async def test_messages_in_hand_bound_the_span(desk: Desk) -> None:
+async def test_messages_in_hand_bound_the_span(consumers: QueueConsumers) -> None:
     first = asyncio.Event()
 
     async def listener(messages: Any, context: ConsumeConcurrentlyContext) -> Any:
@@ -381,51 +389,53 @@ async def test_messages_in_hand_bound_the_span(desk: Desk) -> None:
             await first.wait()
         return SUCCESS
 
-    await desk.server.fill(Q, map(str, range(3_000)))
-    core = await desk.start(listener)
-    await until(lambda: desk.clock.waits(0.05))
+    await consumers.server.fill(Q, map(str, range(3_000)))
+    core = await consumers.start(listener)
+    await until(lambda: consumers.clock.waits(0.05))
     assert 2_000 < dict(core.parts.owned())[Q].cached.span <= 2_032
-    assert max(desk.server.pulls_of(Q)) <= 2_000
-    assert desk.offset(core) == 0
+    assert max(consumers.server.pulls_of(Q)) <= 2_000
+    assert consumers.offset(core) == 0
     first.set()
-    await until(lambda: (desk.offset(core) or 0) > 1_990)
-    await desk.clock.advance(0.05)
-    await until(lambda: desk.offset(core) == 3_000)
+    await until(lambda: (consumers.offset(core) or 0) > 1_990)
+    await consumers.clock.advance(0.05)
+    await until(lambda: consumers.offset(core) == 3_000)
 
 
 @pytest.mark.row("C5")
-async def test_a_topics_threshold_is_shared_by_the_queues_that_are_owned(desk: Desk) -> None:
-    desk.server.widths["t"] = 4
-    desk.server.notices = True
-    first = await desk.start(pull_threshold_for_topic=100)
-    await desk.owns(first, 0, 1, 2, 3)
+async def test_a_topics_threshold_is_shared_by_the_queues_that_are_owned(consumers: QueueConsumers) -> None:
+    consumers.server.widths["t"] = 4
+    consumers.server.notices = True
+    first = await consumers.start(pull_threshold_for_topic=100)
+    await consumers.owns(first, 0, 1, 2, 3)
     await until(lambda: first.limits("t").pull_threshold_for_queue == 25)
-    await desk.start(pull_threshold_for_topic=100)
-    await desk.comes(lambda: first.limits("t").pull_threshold_for_queue == 50, 20)
+    await consumers.start(pull_threshold_for_topic=100)
+    await consumers.comes(lambda: first.limits("t").pull_threshold_for_queue == 50, 20)
 
 
-async def test_a_closing_consumer_lets_its_listener_finish_and_begins_nothing(desk: Desk) -> None:
+async def test_a_closing_consumer_lets_its_listener_finish_and_begins_nothing(consumers: QueueConsumers) -> None:
     slow = Slow()
-    await desk.server.fill(Q, "abc")
-    core = await desk.start(slow, consume_threads=2)
+    await consumers.server.fill(Q, "abc")
+    core = await consumers.start(slow, consume_threads=2)
     await slow.has("a", "b")
     closing = core.begin_closing(5)
     slow.end("a")
     slow.end("b", LATER)
     await closing
-    assert (desk.server.progress[Q], sent_back(desk), slow.ends) == (2, [(1, 0)], {})
+    assert (consumers.server.progress[Q], sent_back(consumers), slow.ends) == (2, [(1, 0)], {})
     assert core.state == "SHUTDOWN_ALREADY"
-    await until(lambda: desk.server.members == {})
+    await until(lambda: consumers.server.members == {})
 
 
-async def test_who_does_not_wait_for_the_listener_leaves_its_messages_to_the_next_owner(desk: Desk) -> None:
+async def test_who_does_not_wait_for_the_listener_leaves_its_messages_to_the_next_owner(
+    consumers: QueueConsumers,
+) -> None:
     slow = Slow()
-    await desk.server.fill(Q, "ab")
-    core = await desk.start(slow)
+    await consumers.server.fill(Q, "ab")
+    core = await consumers.start(slow)
     await slow.has("a", "b")
     slow.end("a")
-    await until(lambda: desk.offset(core) == 1)
+    await until(lambda: consumers.offset(core) == 1)
     await core.close()
-    assert desk.server.progress[Q] == 1
-    await desk.start()
-    await until(lambda: desk.texts == ["b"])
+    assert consumers.server.progress[Q] == 1
+    await consumers.start()
+    await until(lambda: consumers.texts == ["b"])

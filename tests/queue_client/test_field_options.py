@@ -34,10 +34,10 @@ from popclient._engine.runner import ThreadRunner
 from popclient._progress.local import LocalFileOffsetStore
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.support.manual_clock import ManualClock
-from tests.support.queue_consumers import Desk, Q
+from tests.queue_client.manual_clock import ManualClock
+from tests.queue_client.queue_consumers import Q, QueueConsumers
+from tests.support.message_views import view_at
 from tests.support.scripted_server import status, until, until_in_thread
-from tests.support.views import view_at
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 FIRST = "CONSUME_FROM_FIRST_OFFSET"
@@ -85,32 +85,32 @@ def test_the_option_reaches_the_threads(shared: popserver.EmbeddedBroker, topic:
 
 
 @pytest.mark.row("B18")
-async def test_a_pull_that_fails_is_repeated_after_the_delay(desk: Desk) -> None:
-    await desk.server.fill(Q, "a")
-    desk.server.answers["PullMessage"] = lambda _: [rpc.PullMessageResponse(status=status(pb.INTERNAL_ERROR))]
-    await desk.start(pull_delay_when_exception=7)  # not 20: members check their shares every 20 s
-    await until(lambda: desk.clock.waits(7))
-    pulls = desk.server.pulls_of(Q)  # two, if the subscription changed during the first one
-    del desk.server.answers["PullMessage"]
-    await desk.clock.advance(6)
-    assert desk.server.pulls_of(Q) == pulls
-    await desk.clock.advance(1)
-    await until(lambda: desk.texts == ["a"])
+async def test_a_pull_that_fails_is_repeated_after_the_delay(consumers: QueueConsumers) -> None:
+    await consumers.server.fill(Q, "a")
+    consumers.server.answers["PullMessage"] = lambda _: [rpc.PullMessageResponse(status=status(pb.INTERNAL_ERROR))]
+    await consumers.start(pull_delay_when_exception=7)  # not 20: members check their shares every 20 s
+    await until(lambda: consumers.clock.waits(7))
+    pulls = consumers.server.pulls_of(Q)  # two, if the subscription changed during the first one
+    del consumers.server.answers["PullMessage"]
+    await consumers.clock.advance(6)
+    assert consumers.server.pulls_of(Q) == pulls
+    await consumers.clock.advance(1)
+    await until(lambda: consumers.texts == ["a"])
 
 
 @pytest.mark.row("H7")
-async def test_progress_is_committed_at_the_interval(desk: Desk) -> None:
-    core = await desk.start(persist_interval=60)
-    await desk.owns(core, 0)
-    await desk.server.fill(Q, ["0"])
-    await until(lambda: desk.offset(core) == 1)
-    await desk.comes(lambda: desk.server.requests("CommitOffsets"), 10)
-    await desk.server.fill(Q, ["1"])
-    await until(lambda: desk.offset(core) == 2)
-    before = len(desk.server.requests("CommitOffsets"))
-    await desk.advance(50, step=5)
-    assert len(desk.server.requests("CommitOffsets")) == before
-    await desk.comes(lambda: len(desk.server.requests("CommitOffsets")) > before, 15)
+async def test_progress_is_committed_at_the_interval(consumers: QueueConsumers) -> None:
+    core = await consumers.start(persist_interval=60)
+    await consumers.owns(core, 0)
+    await consumers.server.fill(Q, ["0"])
+    await until(lambda: consumers.offset(core) == 1)
+    await consumers.comes(lambda: consumers.server.requests("CommitOffsets"), 10)
+    await consumers.server.fill(Q, ["1"])
+    await until(lambda: consumers.offset(core) == 2)
+    before = len(consumers.server.requests("CommitOffsets"))
+    await consumers.advance(50, step=5)
+    assert len(consumers.server.requests("CommitOffsets")) == before
+    await consumers.comes(lambda: len(consumers.server.requests("CommitOffsets")) > before, 15)
 
 
 # ---- Bytes ----
@@ -186,12 +186,12 @@ async def test_a_pull_consumer_hands_back_and_asks_for_places_too(shared: popser
         assert await puller.send_message_back(message, -1)
 
 
-async def test_who_broadcasts_hands_nothing_back(desk: Desk, tmp_path: Path) -> None:
-    await desk.server.fill(Q, ["0"])
-    core = await desk.start(model="BROADCASTING", offset_store=LocalFileOffsetStore("c", "g", tmp_path))
-    await until(lambda: desk.seen)
+async def test_who_broadcasts_hands_nothing_back(consumers: QueueConsumers, tmp_path: Path) -> None:
+    await consumers.server.fill(Q, ["0"])
+    core = await consumers.start(model="BROADCASTING", offset_store=LocalFileOffsetStore("c", "g", tmp_path))
+    await until(lambda: consumers.seen)
     with pytest.raises(PreconditionFailed, match="is BROADCASTING and hands nothing back"):
-        await core.send_message_back(desk.seen[0], 0)
+        await core.send_message_back(consumers.seen[0], 0)
 
 
 # ---- Statistics ----

@@ -7,7 +7,7 @@ import pytest
 from popclient._consume.process_queue import ProcessQueue
 from popclient._engine.flow import MIB, CachedQueue, Exceeded, FlowTimes, QueueLimits
 from popclient.message import MessageQueue
-from tests.support.views import view_at, views
+from tests.support.message_views import view_at, views
 
 BATCH = 32
 

@@ -28,9 +28,9 @@ from popclient._queue_push.pull_loop import PullLoop, ServiceState, _of_loop
 from popclient.offset_file import read_offset_file
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
+from tests.queue_client.queue_consumers import Q, QueueConsumers
+from tests.support.client_program import AT_ONCE_S, run
 from tests.support.group_server import GroupServer
-from tests.support.programs import AT_ONCE_S, run
-from tests.support.queue_consumers import Desk, Q
 from tests.support.scripted_server import ScriptedServer, ServerThread, status, until, until_in_thread
 
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
@@ -63,13 +63,13 @@ def done(_: Any, __: Any) -> ConsumeConcurrentlyStatus:
 
 
 @pytest.mark.row("J15")
-async def test_a_consumer_goes_through_its_states_and_never_back(desk: Desk) -> None:
-    core = desk.make()
+async def test_a_consumer_goes_through_its_states_and_never_back(consumers: QueueConsumers) -> None:
+    core = consumers.make()
     assert core.state is ServiceState.CREATE_JUST
     await core.start()
     assert core.state is ServiceState.RUNNING
     await core.start()  # twice is no more than once
-    assert len(desk.pull_loop._consumers) == 1
+    assert len(consumers.pull_loop._consumers) == 1
     await core.close()
     assert core.state is ServiceState.SHUTDOWN_ALREADY
     await core.close()
@@ -78,43 +78,45 @@ async def test_a_consumer_goes_through_its_states_and_never_back(desk: Desk) -> 
 
 
 @pytest.mark.row("J15")
-async def test_a_start_that_has_failed_is_not_repeated(desk: Desk) -> None:
-    routes = desk.server.answers.pop("QueryRoute")
-    desk.server.answers["QueryRoute"] = lambda _: rpc.QueryRouteResponse(status=status(pb.FORBIDDEN))
-    core = desk.make()
+async def test_a_start_that_has_failed_is_not_repeated(consumers: QueueConsumers) -> None:
+    routes = consumers.server.answers.pop("QueryRoute")
+    consumers.server.answers["QueryRoute"] = lambda _: rpc.QueryRouteResponse(status=status(pb.FORBIDDEN))
+    core = consumers.make()
     with pytest.raises(Forbidden):
         await core.start()
     assert core.state is ServiceState.START_FAILED
-    desk.server.answers["QueryRoute"] = routes
+    consumers.server.answers["QueryRoute"] = routes
     with pytest.raises(PreconditionFailed, match="'g' is START_FAILED: its start has failed before; make a new one"):
         await core.start()
-    assert not desk.pull_loop._consumers
+    assert not consumers.pull_loop._consumers
     await core.close()
 
 
 @pytest.mark.row("J15")
 @pytest.mark.row("G1")
-async def test_who_could_not_start_is_no_member_and_keeps_no_queue_from_the_others(desk: Desk) -> None:
-    desk.server.widths["t"] = 4
-    routes = desk.server.answers["QueryRoute"]
+async def test_who_could_not_start_is_no_member_and_keeps_no_queue_from_the_others(consumers: QueueConsumers) -> None:
+    consumers.server.widths["t"] = 4
+    routes = consumers.server.answers["QueryRoute"]
 
     def refuse(request: rpc.QueryRouteRequest) -> rpc.QueryRouteResponse:
         return rpc.QueryRouteResponse(status=status(pb.FORBIDDEN)) if request.topic.name == "no" else routes(request)
 
-    desk.server.answers["QueryRoute"] = refuse
-    ghost = desk.make(topics=["t", "no"], pull_loop=PullLoop(desk.clock))
+    consumers.server.answers["QueryRoute"] = refuse
+    ghost = consumers.make(topics=["t", "no"], pull_loop=PullLoop(consumers.clock))
     with pytest.raises(Forbidden):
         await ghost.start()
     assert not ghost.session.healthy
-    await until(lambda: not desk.server.members)
-    core = await desk.start()
-    await desk.owns(core, 0, 1, 2, 3)
+    await until(lambda: not consumers.server.members)
+    core = await consumers.start()
+    await consumers.owns(core, 0, 1, 2, 3)
     await ghost.close()
 
 
 @pytest.mark.row("J15")
-async def test_what_is_started_first_is_what_the_rest_needs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    core = desk.make()
+async def test_what_is_started_first_is_what_the_rest_needs(
+    consumers: QueueConsumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = consumers.make()
     order: list[str] = []
 
     def noted(of: Any, name: str, step: str) -> None:
@@ -130,7 +132,7 @@ async def test_what_is_started_first_is_what_the_rest_needs(desk: Desk, monkeypa
     noted(core.session, "route", "topics")
     noted(core.parts.offset_store, "load", "progress")
     noted(core._periodic, "every", "periodic work")
-    noted(desk.pull_loop.pulls, "start", "pulls")
+    noted(consumers.pull_loop.pulls, "start", "pulls")
     noted(core._rebalancing, "start", "rebalancing")
     await core.start()
     steps = [step for step, _ in itertools.groupby(order[: order.index("rebalancing") + 1])]
@@ -281,12 +283,14 @@ def test_run_ends_at_sigterm_and_leaves_the_handlers_as_they_were(threaded: Grou
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
-async def test_the_asyncio_face_has_the_same_words(desk: Desk) -> None:
+async def test_the_asyncio_face_has_the_same_words(consumers: QueueConsumers) -> None:
     words = {name for name in vars(QueuePushConsumer) if not name.startswith("_")}
     assert words == {name for name in vars(aio.QueuePushConsumer) if not name.startswith("_")}
-    await desk.server.fill(Q, "ab")
-    async with aio.QueuePushConsumer(desk.server.endpoints, "g", "t", desk.succeed, consume_from=FIRST) as consumer:
-        await until(lambda: len(desk.seen) == 2)
+    await consumers.server.fill(Q, "ab")
+    async with aio.QueuePushConsumer(
+        consumers.server.endpoints, "g", "t", consumers.succeed, consume_from=FIRST
+    ) as consumer:
+        await until(lambda: len(consumers.seen) == 2)
         assert consumer.statistics()["t"].consume_failed_msgs == 0
         assert consumer.message_queues[-1] == Q
         assert "RUNNING" in repr(consumer)
@@ -295,18 +299,20 @@ async def test_the_asyncio_face_has_the_same_words(desk: Desk) -> None:
         consumer.suspend()
         consumer.resume()
         await consumer.unsubscribe("u")
-    assert desk.server.progress[Q] == 2
+    assert consumers.server.progress[Q] == 2
 
 
-async def test_the_listener_may_close_its_consumer(desk: Desk) -> None:
+async def test_the_listener_may_close_its_consumer(consumers: QueueConsumers) -> None:
     async def listener(messages: Any, _: Any) -> ConsumeConcurrentlyStatus:
         await consumer.close()
         return SUCCESS
 
-    await desk.server.fill(Q, "ab")
-    consumer = aio.QueuePushConsumer(desk.server.endpoints, "g", "t", listener, consume_from=FIRST, consume_threads=1)
+    await consumers.server.fill(Q, "ab")
+    consumer = aio.QueuePushConsumer(
+        consumers.server.endpoints, "g", "t", listener, consume_from=FIRST, consume_threads=1
+    )
     await consumer.run()
-    assert desk.server.progress[Q] == 1
+    assert consumers.server.progress[Q] == 1
 
 
 # ---- What cannot work ----

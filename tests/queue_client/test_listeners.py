@@ -16,7 +16,7 @@ from popclient import (
     aio,
 )
 from popclient._queue_push.core import QueuePushCore
-from tests.support.queue_consumers import Desk, Q, Watching, sent_back
+from tests.queue_client.queue_consumers import Q, QueueConsumers, Watching, sent_back
 from tests.support.scripted_server import until
 
 # ---- What it may be ----
@@ -67,7 +67,7 @@ def test_what_consumes_by_a_coroutine_is_taken(listener: Any) -> None:
     ],
 )
 async def test_all_tallies_agree_on_what_a_listener_has_said(
-    desk: Desk, answer: Any, wanted: ConsumeStatus, caplog: pytest.LogCaptureFixture
+    consumers: QueueConsumers, answer: Any, wanted: ConsumeStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "popclient")
 
@@ -75,12 +75,12 @@ async def test_all_tallies_agree_on_what_a_listener_has_said(
         return answer
 
     watching = Watching()
-    await desk.server.fill(Q, "a")
-    core = await desk.start(listener, interceptors=[watching])
-    await until(lambda: desk.offset(core) == 1)
+    await consumers.server.fill(Q, "a")
+    core = await consumers.start(listener, interceptors=[watching])
+    await until(lambda: consumers.offset(core) == 1)
     failed = wanted is not ConsumeStatus.SUCCESS
     assert [each.status for each in watching.ends] == [wanted]
-    assert (len(sent_back(desk)), _failures(core)) == (failed, failed)
+    assert (len(sent_back(consumers)), _failures(core)) == (failed, failed)
     understood = answer in (None, "CONSUME_SUCCESS", "RECONSUME_LATER")
     said = f"the listener has returned {answer!r}, which is none of CONSUME_SUCCESS, RECONSUME_LATER"
     assert (said in caplog.text) is not understood
@@ -97,17 +97,17 @@ async def test_all_tallies_agree_on_what_a_listener_has_said(
         ("SUSPEND_CURRENT_QUEUE_A_MOMENT", ConsumeStatus.FAILED),
     ],
 )
-async def test_so_they_do_in_order(desk: Desk, answer: Any, wanted: ConsumeStatus) -> None:
+async def test_so_they_do_in_order(consumers: QueueConsumers, answer: Any, wanted: ConsumeStatus) -> None:
     async def listener(messages: Any, _: Any) -> Any:
         return answer
 
     watching = Watching()
-    await desk.server.fill(Q, "a")
-    core = await desk.start(OrderlyListener(listener), interceptors=[watching])
+    await consumers.server.fill(Q, "a")
+    core = await consumers.start(OrderlyListener(listener), interceptors=[watching])
     failed = wanted is not ConsumeStatus.SUCCESS
-    await until(lambda: _failures(core) == 1 if failed else desk.offset(core) == 1)
+    await until(lambda: _failures(core) == 1 if failed else consumers.offset(core) == 1)
     assert [each.status for each in watching.ends] == [wanted]
-    assert (desk.offset(core) != 1, _failures(core)) == (failed, failed)
+    assert (consumers.offset(core) != 1, _failures(core)) == (failed, failed)
 
 
 def _failures(core: QueuePushCore) -> int:

@@ -28,7 +28,7 @@ from popserver.engine.clock import ManualClock as ServerClock
 from popserver.members.locks import LAPSE_MS
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
-from tests.support.manual_clock import ManualClock
+from tests.queue_client.manual_clock import ManualClock
 from tests.support.scripted_server import until
 
 COUNT = 100

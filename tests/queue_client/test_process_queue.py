@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from popclient._consume.process_queue import NOTHING_CACHED, ProcessQueue
 from popclient._engine.flow import CachedQueue
-from tests.support.views import offsets_of, view_at, views
+from tests.support.message_views import offsets_of, view_at, views
 
 
 def holding(*offsets: int) -> ProcessQueue:

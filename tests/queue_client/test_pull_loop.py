@@ -16,35 +16,37 @@ from popclient._queue_push.pull_requests import PullRequest
 from popclient._version import log
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
-from tests.support.queue_consumers import Desk, Q, Watching
+from tests.queue_client.queue_consumers import Q, QueueConsumers, Watching
 from tests.support.queue_server import pull_frames
 from tests.support.scripted_server import status, until
 
 
 @pytest.mark.row("B5")
 @pytest.mark.row("B12")
-async def test_found_messages_go_to_the_listener_and_the_next_pull_starts_behind_them(desk: Desk) -> None:
-    await desk.server.fill(Q, map(str, range(64)))
-    core = await desk.start()
-    await until(lambda: len(desk.seen) == 64)
-    await until(lambda: desk.server.pulls_of(Q) == [0, 32, 64])
-    assert sorted(desk.texts, key=int) == [str(number) for number in range(64)]
-    await until(lambda: desk.offset(core) == 64)
+async def test_found_messages_go_to_the_listener_and_the_next_pull_starts_behind_them(
+    consumers: QueueConsumers,
+) -> None:
+    await consumers.server.fill(Q, map(str, range(64)))
+    core = await consumers.start()
+    await until(lambda: len(consumers.seen) == 64)
+    await until(lambda: consumers.server.pulls_of(Q) == [0, 32, 64])
+    assert sorted(consumers.texts, key=int) == [str(number) for number in range(64)]
+    await until(lambda: consumers.offset(core) == 64)
 
 
-async def test_a_pull_interval_keeps_pulls_that_find_something_apart(desk: Desk) -> None:
-    await desk.server.fill(Q, map(str, range(64)))
-    await desk.start(pull_interval=2)
-    await until(lambda: len(desk.seen) == 32)
-    await desk.clock.advance(1.9)
-    assert desk.server.pulls_of(Q) == [0]
-    await desk.clock.advance(0.1)
-    await until(lambda: len(desk.seen) == 64)
+async def test_a_pull_interval_keeps_pulls_that_find_something_apart(consumers: QueueConsumers) -> None:
+    await consumers.server.fill(Q, map(str, range(64)))
+    await consumers.start(pull_interval=2)
+    await until(lambda: len(consumers.seen) == 32)
+    await consumers.clock.advance(1.9)
+    assert consumers.server.pulls_of(Q) == [0]
+    await consumers.clock.advance(0.1)
+    await until(lambda: len(consumers.seen) == 64)
 
 
 @pytest.mark.row("B1")
 async def test_a_pull_request_is_made_once_per_queue_and_used_again(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    consumers: QueueConsumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[MessageQueue] = []
     real = PullRequest.__init__
@@ -54,171 +56,179 @@ async def test_a_pull_request_is_made_once_per_queue_and_used_again(
         real(self, group, mq, *rest)
 
     monkeypatch.setattr(PullRequest, "__init__", counted)
-    await desk.server.fill(Q, map(str, range(100)))
-    await desk.start(pull_batch_size=1)
-    await until(lambda: len(desk.server.pulls_of(Q)) == 101)
+    await consumers.server.fill(Q, map(str, range(100)))
+    await consumers.start(pull_batch_size=1)
+    await until(lambda: len(consumers.server.pulls_of(Q)) == 101)
     assert [mq for mq in made if mq == Q] == [Q]
 
 
 @pytest.mark.row("B2")
-async def test_a_queue_whose_pull_is_stuck_stops_no_other(desk: Desk) -> None:
-    desk.server.widths["t"] = 8
+async def test_a_queue_whose_pull_is_stuck_stops_no_other(consumers: QueueConsumers) -> None:
+    consumers.server.widths["t"] = 8
     stuck, never = MessageQueue("t", 3), asyncio.Event()
 
     async def hang() -> None:
         await never.wait()
 
-    desk.server.answers["PullMessage"] = lambda request: hang() if request.message_queue.id == 3 else None
+    consumers.server.answers["PullMessage"] = lambda request: hang() if request.message_queue.id == 3 else None
     for queue in range(8):
-        await desk.server.fill(MessageQueue("t", queue), [str(queue)])
-    await desk.start()
-    await until(lambda: sorted(desk.texts) == list("0124567"))
-    assert desk.server.pulls_of(stuck) == [0]
+        await consumers.server.fill(MessageQueue("t", queue), [str(queue)])
+    await consumers.start()
+    await until(lambda: sorted(consumers.texts) == list("0124567"))
+    assert consumers.server.pulls_of(stuck) == [0]
     never.set()
-    await until(lambda: len(desk.seen) == 8)
+    await until(lambda: len(consumers.seen) == 8)
 
 
 @pytest.mark.row("B3")
-async def test_a_pull_says_all_there_is_to_say(desk: Desk) -> None:
-    await desk.server.fill(Q, "ab", tag="x")
-    core = await desk.start(topics={"t": "x"}, pull_batch_size=7)
-    await until(lambda: desk.offset(core) == 2 and len(desk.server.requests("PullMessage")) > 2)
-    [request, *_] = [each for each in desk.server.requests("PullMessage") if each.message_queue.topic.name == "t"]
+async def test_a_pull_says_all_there_is_to_say(consumers: QueueConsumers) -> None:
+    await consumers.server.fill(Q, "ab", tag="x")
+    core = await consumers.start(topics={"t": "x"}, pull_batch_size=7)
+    await until(lambda: consumers.offset(core) == 2 and len(consumers.server.requests("PullMessage")) > 2)
+    [request, *_] = [each for each in consumers.server.requests("PullMessage") if each.message_queue.topic.name == "t"]
     assert (request.group.name, request.message_queue.id, request.offset, request.batch_size) == ("g", 0, 0, 7)
     assert (request.filter_expression.type, request.filter_expression.expression) == (pb.TAG, "x")
     assert request.long_polling_timeout.ToTimedelta() == timedelta(seconds=15)
-    assert desk.server.extras[0].sys_flag == 2
-    said = {extras.sub_version for extras in desk.server.extras}
+    assert consumers.server.extras[0].sys_flag == 2
+    said = {extras.sub_version for extras in consumers.server.extras}
     await until(
-        lambda: said <= {int(each.client_properties["popmq.subscription_version"]) for each in desk.server.settings}
+        lambda: (
+            said <= {int(each.client_properties["popmq.subscription_version"]) for each in consumers.server.settings}
+        )
     )
 
 
 @pytest.mark.row("B22")
-async def test_post_subscription_when_pull_sets_its_bit_and_a_change_makes_a_later_version(desk: Desk) -> None:
-    core = await desk.start(post_subscription_when_pull=True)
-    await until(lambda: desk.server.extras)
-    assert desk.server.extras[0].sys_flag == 2 | 4
+async def test_post_subscription_when_pull_sets_its_bit_and_a_change_makes_a_later_version(
+    consumers: QueueConsumers,
+) -> None:
+    core = await consumers.start(post_subscription_when_pull=True)
+    await until(lambda: consumers.server.extras)
+    assert consumers.server.extras[0].sys_flag == 2 | 4
     before = core.sub_version
     await core.subscribe("t", core.options.topics["t"])
     assert core.sub_version > before
     await until(
-        lambda: desk.server.settings[-1].client_properties["popmq.subscription_version"] == str(core.sub_version)
+        lambda: consumers.server.settings[-1].client_properties["popmq.subscription_version"] == str(core.sub_version)
     )
-    await desk.server.fill(Q, "a")
-    await until(lambda: desk.server.extras[-1].sub_version == core.sub_version)
+    await consumers.server.fill(Q, "a")
+    await until(lambda: consumers.server.extras[-1].sub_version == core.sub_version)
 
 
 @pytest.mark.row("B6")
 @pytest.mark.row("M5")
-async def test_what_only_shares_a_hash_is_refused_at_the_second_look_and_counts_as_consumed(desk: Desk) -> None:
-    await desk.server.fill(Q, ["collides"], tag="BB")
-    desk.server.answers["PullMessage"] = lambda request: (
-        pull_frames(pb.OK, desk.server.queues[Q][:1], 1)
+async def test_what_only_shares_a_hash_is_refused_at_the_second_look_and_counts_as_consumed(
+    consumers: QueueConsumers,
+) -> None:
+    await consumers.server.fill(Q, ["collides"], tag="BB")
+    consumers.server.answers["PullMessage"] = lambda request: (
+        pull_frames(pb.OK, consumers.server.queues[Q][:1], 1)
         if request.message_queue.topic.name == "t" and request.offset == 0
         else None
     )
-    core = await desk.start(topics={"t": "Aa"})
-    await until(lambda: desk.server.pulls_of(Q) == [0, 1])
-    await until(lambda: desk.offset(core) == 1)
-    await desk.server.fill(Q, ["fits"], tag="Aa")
-    await until(lambda: desk.texts == ["fits"])
+    core = await consumers.start(topics={"t": "Aa"})
+    await until(lambda: consumers.server.pulls_of(Q) == [0, 1])
+    await until(lambda: consumers.offset(core) == 1)
+    await consumers.server.fill(Q, ["fits"], tag="Aa")
+    await until(lambda: consumers.texts == ["fits"])
 
 
 @pytest.mark.row("B7")
 async def test_after_nothing_new_it_pulls_again_at_once_and_the_progress_moves_only_with_nothing_in_hand(
-    desk: Desk,
+    consumers: QueueConsumers,
 ) -> None:
     finish = asyncio.Event()
 
     async def listener(messages: object, context: object) -> object:
         await finish.wait()
-        return await desk.succeed(messages, context)
+        return await consumers.succeed(messages, context)
 
-    await desk.server.fill(Q, "a")
-    core = await desk.start(listener)
-    await until(lambda: desk.server.pulls_of(Q) == [0, 1])
-    desk.server.answers["PullMessage"] = lambda request: (
-        pull_frames(pb.MESSAGE_NOT_FOUND, [], 2) if len(desk.server.pulls_of(Q)) == 3 else None
+    await consumers.server.fill(Q, "a")
+    core = await consumers.start(listener)
+    await until(lambda: consumers.server.pulls_of(Q) == [0, 1])
+    consumers.server.answers["PullMessage"] = lambda request: (
+        pull_frames(pb.MESSAGE_NOT_FOUND, [], 2) if len(consumers.server.pulls_of(Q)) == 3 else None
     )
-    await desk.server.fill(Q, "b")
+    await consumers.server.fill(Q, "b")
     # The fourth pull shows that the empty answer to the third one has been dealt with.
-    await until(lambda: desk.server.pulls_of(Q) == [0, 1, 2, 2])
-    assert desk.offset(core) is None
+    await until(lambda: consumers.server.pulls_of(Q) == [0, 1, 2, 2])
+    assert consumers.offset(core) is None
     finish.set()
-    await until(lambda: desk.offset(core) == 2)
+    await until(lambda: consumers.offset(core) == 2)
 
 
 @pytest.mark.row("A11")
-async def test_a_server_that_holds_no_pull_does_not_make_it_spin(desk: Desk) -> None:
-    desk.server.answers["PullMessage"] = lambda request: pull_frames(pb.MESSAGE_NOT_FOUND, [], request.offset)
-    await desk.start()
-    await until(lambda: desk.server.pulls_of(Q) == [0, 0])
-    await desk.clock.advance(0.9)
-    assert desk.server.pulls_of(Q) == [0, 0]
-    await desk.advance(10, step=0.5)
-    assert len(desk.server.pulls_of(Q)) <= 13
+async def test_a_server_that_holds_no_pull_does_not_make_it_spin(consumers: QueueConsumers) -> None:
+    consumers.server.answers["PullMessage"] = lambda request: pull_frames(pb.MESSAGE_NOT_FOUND, [], request.offset)
+    await consumers.start()
+    await until(lambda: consumers.server.pulls_of(Q) == [0, 0])
+    await consumers.clock.advance(0.9)
+    assert consumers.server.pulls_of(Q) == [0, 0]
+    await consumers.advance(10, step=0.5)
+    assert len(consumers.server.pulls_of(Q)) <= 13
 
 
 @pytest.mark.row("B8")
 @pytest.mark.row("B13")
-async def test_what_nobody_wants_counts_as_consumed(desk: Desk) -> None:
-    await desk.server.fill(Q, map(str, range(1_000)), tag="B")
-    core = await desk.start(topics={"t": "A"})
-    await until(lambda: desk.offset(core) == 1_000)
-    assert desk.seen == []
-    await desk.clock.advance(10)
-    await until(lambda: desk.server.progress.get(Q) == 1_000)
+async def test_what_nobody_wants_counts_as_consumed(consumers: QueueConsumers) -> None:
+    await consumers.server.fill(Q, map(str, range(1_000)), tag="B")
+    core = await consumers.start(topics={"t": "A"})
+    await until(lambda: consumers.offset(core) == 1_000)
+    assert consumers.seen == []
+    await consumers.clock.advance(10)
+    await until(lambda: consumers.server.progress.get(Q) == 1_000)
     await core.close()
-    before = len(desk.server.pulls_of(Q))
-    await desk.start(topics={"t": "A"})
-    await until(lambda: len(desk.server.pulls_of(Q)) > before)
-    assert desk.server.pulls_of(Q)[before:] == [1_000]
+    before = len(consumers.server.pulls_of(Q))
+    await consumers.start(topics={"t": "A"})
+    await until(lambda: len(consumers.server.pulls_of(Q)) > before)
+    assert consumers.server.pulls_of(Q)[before:] == [1_000]
 
 
 @pytest.mark.row("B9")
-async def test_an_offset_that_is_not_there_is_corrected_and_the_queue_taken_up_anew(desk: Desk) -> None:
-    await desk.server.fill(Q, map(str, range(60)))
-    desk.server.trim(Q, 50)
-    core = await desk.start()
-    await until(lambda: desk.server.progress.get(Q) == 50)
-    await desk.clock.advance(1)
-    await until(lambda: desk.server.pulls_of(Q)[:2] == [0, 50])
-    await until(lambda: sorted(desk.texts) == [str(number) for number in range(50, 60)])
-    await until(lambda: desk.offset(core) == 60)
+async def test_an_offset_that_is_not_there_is_corrected_and_the_queue_taken_up_anew(consumers: QueueConsumers) -> None:
+    await consumers.server.fill(Q, map(str, range(60)))
+    consumers.server.trim(Q, 50)
+    core = await consumers.start()
+    await until(lambda: consumers.server.progress.get(Q) == 50)
+    await consumers.clock.advance(1)
+    await until(lambda: consumers.server.pulls_of(Q)[:2] == [0, 50])
+    await until(lambda: sorted(consumers.texts) == [str(number) for number in range(50, 60)])
+    await until(lambda: consumers.offset(core) == 60)
 
 
 @pytest.mark.row("B9")
-async def test_an_offset_beyond_the_end_is_corrected_after_the_delay_that_was_asked_for(desk: Desk) -> None:
-    await desk.server.fill(Q, map(str, range(10)))
-    desk.server.progress[Q] = 10
-    desk.server.answers["FetchOffsets"] = _once(desk, 999)
-    core = await desk.start(offset_illegal_delay=10)
-    await until(lambda: desk.server.pulls_of(Q) == [999])
+async def test_an_offset_beyond_the_end_is_corrected_after_the_delay_that_was_asked_for(
+    consumers: QueueConsumers,
+) -> None:
+    await consumers.server.fill(Q, map(str, range(10)))
+    consumers.server.progress[Q] = 10
+    consumers.server.answers["FetchOffsets"] = _once(consumers, 999)
+    core = await consumers.start(offset_illegal_delay=10)
+    await until(lambda: consumers.server.pulls_of(Q) == [999])
     await until(lambda: core.parts.owned() == [] or Q not in dict(core.parts.owned()))
-    await desk.advance(9.9, step=1)
-    assert desk.server.pulls_of(Q) == [999]
-    await desk.clock.advance(1.2)
-    await until(lambda: desk.server.pulls_of(Q) == [999, 10])
-    await desk.server.fill(Q, ["next"])
-    await until(lambda: desk.texts == ["next"])
+    await consumers.advance(9.9, step=1)
+    assert consumers.server.pulls_of(Q) == [999]
+    await consumers.clock.advance(1.2)
+    await until(lambda: consumers.server.pulls_of(Q) == [999, 10])
+    await consumers.server.fill(Q, ["next"])
+    await until(lambda: consumers.texts == ["next"])
 
 
 @pytest.mark.row("B9")
-async def test_a_late_result_does_not_move_a_corrected_offset(desk: Desk) -> None:
+async def test_a_late_result_does_not_move_a_corrected_offset(consumers: QueueConsumers) -> None:
     """A listener's thread may have looked at the queue just before it was dropped, and notes its offset just after."""
-    await desk.server.fill(Q, map(str, range(10)))
-    desk.server.answers["FetchOffsets"] = _once(desk, 999)
-    core = await desk.start(offset_illegal_delay=10)
-    await until(lambda: desk.offset(core) == 10)
+    await consumers.server.fill(Q, map(str, range(10)))
+    consumers.server.answers["FetchOffsets"] = _once(consumers, 999)
+    core = await consumers.start(offset_illegal_delay=10)
+    await until(lambda: consumers.offset(core) == 10)
     core.parts.offset_store.update_offset(Q, 1_000, increase_only=True)
     core.parts.offset_store.update_offset(Q, 3, increase_only=False)
-    await desk.comes(lambda: len(desk.server.pulls_of(Q)) > 1, 12)
-    assert desk.server.pulls_of(Q) == [999, 10]
-    assert desk.server.progress[Q] == 10
+    await consumers.comes(lambda: len(consumers.server.pulls_of(Q)) > 1, 12)
+    assert consumers.server.pulls_of(Q) == [999, 10]
+    assert consumers.server.progress[Q] == 10
 
 
-def _once(desk: Desk, offset: int) -> Callable[[Any], Any]:
+def _once(consumers: QueueConsumers, offset: int) -> Callable[[Any], Any]:
     """The first answers, at the start and when the queue is taken up, tell that progress for the topic's queue."""
     from popproto.v1 import legacy_pb2 as legacy
 
@@ -237,19 +247,19 @@ def _once(desk: Desk, offset: int) -> Callable[[Any], Any]:
 
 @pytest.mark.row("B10")
 async def test_after_a_failure_it_is_pulled_again_in_three_seconds_said_but_for_retries(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    consumers: QueueConsumers, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "popclient")
-    desk.server.answers["PullMessage"] = lambda _: [_failed()]
-    await desk.server.fill(Q, "a")
-    await desk.start()
+    consumers.server.answers["PullMessage"] = lambda _: [_failed()]
+    await consumers.server.fill(Q, "a")
+    await consumers.start()
     await until(lambda: "group g pulls t:0 again in 3 s" in caplog.text)
-    await until(lambda: desk.server.pulls[("%RETRY%g", 0)])
-    del desk.server.answers["PullMessage"]
-    await desk.clock.advance(2.9)
-    assert desk.seen == []
-    await desk.clock.advance(0.1)
-    await until(lambda: desk.texts == ["a"])
+    await until(lambda: consumers.server.pulls[("%RETRY%g", 0)])
+    del consumers.server.answers["PullMessage"]
+    await consumers.clock.advance(2.9)
+    assert consumers.seen == []
+    await consumers.clock.advance(0.1)
+    await until(lambda: consumers.texts == ["a"])
     assert "group g pulls %RETRY%g:0 again" not in caplog.text
 
 
@@ -258,186 +268,190 @@ def _failed() -> rpc.PullMessageResponse:
 
 
 @pytest.mark.row("B10")
-async def test_a_server_that_comes_back_is_pulled_from_again(desk: Desk) -> None:
-    await desk.server.fill(Q, "a")
-    await desk.start()
-    await until(lambda: desk.texts == ["a"])
-    port = desk.server.port
-    await desk.server.stop()
-    await desk.server.start(port)
-    await desk.server.fill(Q, "b")
-    await desk.advance(4, step=0.5)
-    await until(lambda: desk.texts == ["a", "b"])
+async def test_a_server_that_comes_back_is_pulled_from_again(consumers: QueueConsumers) -> None:
+    await consumers.server.fill(Q, "a")
+    await consumers.start()
+    await until(lambda: consumers.texts == ["a"])
+    port = consumers.server.port
+    await consumers.server.stop()
+    await consumers.server.start(port)
+    await consumers.server.fill(Q, "b")
+    await consumers.advance(4, step=0.5)
+    await until(lambda: consumers.texts == ["a", "b"])
 
 
 @pytest.mark.row("B11")
-async def test_a_pull_that_leads_back_is_said(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_pull_that_leads_back_is_said(consumers: QueueConsumers, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "popclient")
-    desk.server.progress[Q] = 5
-    await desk.server.fill(Q, map(str, range(6)))
-    desk.server.answers["PullMessage"] = lambda request: (
-        pull_frames(pb.MESSAGE_NOT_FOUND, [], 4) if request.offset == 5 and len(desk.server.pulls_of(Q)) == 1 else None
+    consumers.server.progress[Q] = 5
+    await consumers.server.fill(Q, map(str, range(6)))
+    consumers.server.answers["PullMessage"] = lambda request: (
+        pull_frames(pb.MESSAGE_NOT_FOUND, [], 4)
+        if request.offset == 5 and len(consumers.server.pulls_of(Q)) == 1
+        else None
     )
-    await desk.start()
+    await consumers.start()
     await until(lambda: "t:0: a pull from offset 5 led back: next offset 4" in caplog.text)
-    await until(lambda: desk.server.pulls_of(Q)[:3] == [5, 4, 6])
+    await until(lambda: consumers.server.pulls_of(Q)[:3] == [5, 4, 6])
     assert caplog.text.count("led back") == 1
 
 
 @pytest.mark.row("B16")
 @pytest.mark.row("D6")
-async def test_what_comes_for_a_dropped_queue_is_thrown_away(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_comes_for_a_dropped_queue_is_thrown_away(
+    consumers: QueueConsumers, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, log.name)
     watching = Watching()
-    await desk.server.fill(Q, "a")
-    desk.server.gates["PullMessage"] = asyncio.Event()
-    core = await desk.start(interceptors=[watching])
-    await until(lambda: desk.server.pulls_of(Q) == [0])
+    await consumers.server.fill(Q, "a")
+    consumers.server.gates["PullMessage"] = asyncio.Event()
+    core = await consumers.start(interceptors=[watching])
+    await until(lambda: consumers.server.pulls_of(Q) == [0])
     [pq] = [pq for mq, pq in core.parts.owned() if mq == Q]
     pq.dropped = True
-    desk.server.gates.pop("PullMessage").set()
+    consumers.server.gates.pop("PullMessage").set()
     await until(lambda: "was given up" in caplog.text)
-    assert pq.is_empty and desk.seen == []
+    assert pq.is_empty and consumers.seen == []
     assert "after_receive t 1" not in watching.heard
-    await desk.clock.advance(5)
-    assert desk.server.pulls_of(Q) == [0]
-    assert desk.offset(core) is None
+    await consumers.clock.advance(5)
+    assert consumers.server.pulls_of(Q) == [0]
+    assert consumers.offset(core) is None
 
 
 @pytest.mark.row("B17")
-async def test_a_queue_without_a_subscription_is_looked_at_again_in_three_seconds(desk: Desk) -> None:
-    core = await desk.start()
-    await until(lambda: desk.server.pulls_of(Q) == [0])
+async def test_a_queue_without_a_subscription_is_looked_at_again_in_three_seconds(consumers: QueueConsumers) -> None:
+    core = await consumers.start()
+    await until(lambda: consumers.server.pulls_of(Q) == [0])
     subscription = core.parts.subscribed._by_topic.pop("t")
-    await desk.server.fill(Q, "a")
-    await until(lambda: desk.texts == ["a"])
-    await until(lambda: desk.clock.waits(3.0))
-    await desk.server.fill(Q, "b")
-    await desk.clock.advance(2.9)
-    assert desk.server.pulls_of(Q) == [0]
+    await consumers.server.fill(Q, "a")
+    await until(lambda: consumers.texts == ["a"])
+    await until(lambda: consumers.clock.waits(3.0))
+    await consumers.server.fill(Q, "b")
+    await consumers.clock.advance(2.9)
+    assert consumers.server.pulls_of(Q) == [0]
     core.parts.subscribed._by_topic["t"] = subscription
-    await desk.clock.advance(0.1)
-    await until(lambda: desk.texts == ["a", "b"])
+    await consumers.clock.advance(0.1)
+    await until(lambda: consumers.texts == ["a", "b"])
 
 
 @pytest.mark.row("J13")
-async def test_the_queues_of_a_topic_that_is_unsubscribed_are_given_up(desk: Desk) -> None:
-    core = await desk.start(topics=["t", "u"])
-    await desk.owns(core, 0)
-    await desk.owns(core, 0, 1, 2, 3, topic="u")
-    await desk.server.fill(Q, "a")
-    await until(lambda: desk.offset(core) == 1)
+async def test_the_queues_of_a_topic_that_is_unsubscribed_are_given_up(consumers: QueueConsumers) -> None:
+    core = await consumers.start(topics=["t", "u"])
+    await consumers.owns(core, 0)
+    await consumers.owns(core, 0, 1, 2, 3, topic="u")
+    await consumers.server.fill(Q, "a")
+    await until(lambda: consumers.offset(core) == 1)
     await core.unsubscribe("t")
-    await desk.comes(lambda: all(mq.topic != "t" for mq in core.parts.table), 2)
-    await until(lambda: desk.server.progress.get(Q) == 1)
-    assert {entry.topic.name for entry in desk.server.settings[-1].subscription.subscriptions} == {"u", "%RETRY%g"}
-    await desk.owns(core, 0, 1, 2, 3, topic="u")
+    await consumers.comes(lambda: all(mq.topic != "t" for mq in core.parts.table), 2)
+    await until(lambda: consumers.server.progress.get(Q) == 1)
+    assert {entry.topic.name for entry in consumers.server.settings[-1].subscription.subscriptions} == {"u", "%RETRY%g"}
+    await consumers.owns(core, 0, 1, 2, 3, topic="u")
 
 
 @pytest.mark.row("B18")
-async def test_a_suspended_consumer_looks_again_every_second(desk: Desk) -> None:
-    core = await desk.start()
-    await until(lambda: desk.server.pulls_of(Q) == [0])
+async def test_a_suspended_consumer_looks_again_every_second(consumers: QueueConsumers) -> None:
+    core = await consumers.start()
+    await until(lambda: consumers.server.pulls_of(Q) == [0])
     core.suspend()
-    await desk.server.fill(Q, "ab")  # the pull that is open brings them, and they wait
-    await until(lambda: desk.clock.waits(1.0))
-    await desk.server.fill(Q, "c")
-    await desk.advance(30, step=1)
-    assert (desk.server.pulls_of(Q), desk.seen) == ([0], [])
+    await consumers.server.fill(Q, "ab")  # the pull that is open brings them, and they wait
+    await until(lambda: consumers.clock.waits(1.0))
+    await consumers.server.fill(Q, "c")
+    await consumers.advance(30, step=1)
+    assert (consumers.server.pulls_of(Q), consumers.seen) == ([0], [])
     core.resume()
-    await desk.clock.advance(1)
-    await until(lambda: desk.texts == ["a", "b", "c"])
-    assert desk.server.pulls_of(Q)[1] == 0
+    await consumers.clock.advance(1)
+    await until(lambda: consumers.texts == ["a", "b", "c"])
+    assert consumers.server.pulls_of(Q)[1] == 0
 
 
 @pytest.mark.row("B18")
-async def test_a_consumer_that_is_not_running_looks_again_in_three_seconds(desk: Desk) -> None:
-    core = await desk.start()
-    await until(lambda: desk.server.pulls_of(Q) == [0])
+async def test_a_consumer_that_is_not_running_looks_again_in_three_seconds(consumers: QueueConsumers) -> None:
+    core = await consumers.start()
+    await until(lambda: consumers.server.pulls_of(Q) == [0])
     core.state = type(core.state).CREATE_JUST
-    await desk.server.fill(Q, "a")
-    await until(lambda: len(desk.seen) == 1)
-    await desk.server.fill(Q, "b")
-    await desk.clock.advance(2.9)
-    assert desk.server.pulls_of(Q) == [0]
+    await consumers.server.fill(Q, "a")
+    await until(lambda: len(consumers.seen) == 1)
+    await consumers.server.fill(Q, "b")
+    await consumers.clock.advance(2.9)
+    assert consumers.server.pulls_of(Q) == [0]
     core.state = type(core.state).RUNNING
-    await desk.clock.advance(0.2)
-    await until(lambda: len(desk.seen) == 2)
+    await consumers.clock.advance(0.2)
+    await until(lambda: len(consumers.seen) == 2)
 
 
 @pytest.mark.row("B19")
-async def test_a_busy_server_is_asked_again_after_20_ms(desk: Desk) -> None:
-    await desk.server.fill(Q, "a")
-    desk.server.answers["PullMessage"] = lambda _: [rpc.PullMessageResponse(status=status(pb.TOO_MANY_REQUESTS))]
-    await desk.start()
-    await until(lambda: desk.server.pulls_of(Q) == [0])
-    del desk.server.answers["PullMessage"]
-    await until(lambda: desk.clock.waits(0.02))
-    await desk.clock.advance(0.02)
-    await until(lambda: desk.texts == ["a"])
+async def test_a_busy_server_is_asked_again_after_20_ms(consumers: QueueConsumers) -> None:
+    await consumers.server.fill(Q, "a")
+    consumers.server.answers["PullMessage"] = lambda _: [rpc.PullMessageResponse(status=status(pb.TOO_MANY_REQUESTS))]
+    await consumers.start()
+    await until(lambda: consumers.server.pulls_of(Q) == [0])
+    del consumers.server.answers["PullMessage"]
+    await until(lambda: consumers.clock.waits(0.02))
+    await consumers.clock.advance(0.02)
+    await until(lambda: consumers.texts == ["a"])
 
 
 @pytest.mark.row("B21")
 @pytest.mark.row("H8")
-async def test_progress_rides_on_pulls(desk: Desk) -> None:
-    await desk.server.fill(Q, map(str, range(77)))
-    core = await desk.start()
-    await until(lambda: desk.offset(core) == 77)
-    await desk.server.fill(Q, "x")
-    await until(lambda: any(extras.commit_offset >= 77 for extras in desk.server.extras))
-    [extras, *_] = [extras for extras in desk.server.extras if extras.commit_offset >= 77]
+async def test_progress_rides_on_pulls(consumers: QueueConsumers) -> None:
+    await consumers.server.fill(Q, map(str, range(77)))
+    core = await consumers.start()
+    await until(lambda: consumers.offset(core) == 77)
+    await consumers.server.fill(Q, "x")
+    await until(lambda: any(extras.commit_offset >= 77 for extras in consumers.server.extras))
+    [extras, *_] = [extras for extras in consumers.server.extras if extras.commit_offset >= 77]
     assert extras.sys_flag == 1 | 2
 
 
 @pytest.mark.row("D7")
-async def test_a_queue_whose_loop_is_lost_is_taken_up_anew_once(desk: Desk) -> None:
-    core = await desk.start()
-    await until(lambda: desk.server.pulls_of(Q) == [0])
+async def test_a_queue_whose_loop_is_lost_is_taken_up_anew_once(consumers: QueueConsumers) -> None:
+    core = await consumers.start()
+    await until(lambda: consumers.server.pulls_of(Q) == [0])
     lost = dict(core.parts.owned())[Q]
-    await desk.advance(119, step=5)
+    await consumers.advance(119, step=5)
     assert dict(core.parts.owned())[Q] is lost
-    await desk.advance(25, step=5)
-    await until(lambda: desk.server.pulls_of(Q) == [0, 0])
+    await consumers.advance(25, step=5)
+    await until(lambda: consumers.server.pulls_of(Q) == [0, 0])
     assert lost.dropped
     new = dict(core.parts.owned())[Q]
-    await desk.advance(60, step=5)
+    await consumers.advance(60, step=5)
     assert dict(core.parts.owned())[Q] is new
 
 
-async def test_a_call_that_a_server_does_not_know_ends_the_consumer(desk: Desk) -> None:
-    desk.server.answers["PullMessage"] = lambda _: grpc.StatusCode.UNIMPLEMENTED
-    await desk.server.fill(Q, "a")
-    core = await desk.start()
+async def test_a_call_that_a_server_does_not_know_ends_the_consumer(consumers: QueueConsumers) -> None:
+    consumers.server.answers["PullMessage"] = lambda _: grpc.StatusCode.UNIMPLEMENTED
+    await consumers.server.fill(Q, "a")
+    core = await consumers.start()
     await until(lambda: core.refusal is not None)
     with pytest.raises(UnsupportedByServer, match="PullMessage is not offered by the server"):
         core.raise_refusal()
 
 
 @pytest.mark.row("B20")
-async def test_statistics_tell_of_pulls_and_consumption_by_topic(desk: Desk) -> None:
+async def test_statistics_tell_of_pulls_and_consumption_by_topic(consumers: QueueConsumers) -> None:
     from popclient import ConsumeConcurrentlyStatus
 
     async def listener(messages: list[object], context: object) -> object:
-        await desk.succeed(messages, context)
-        await desk.clock.advance(0.25)
-        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS if len(desk.seen) < 6 else None
+        await consumers.succeed(messages, context)
+        await consumers.clock.advance(0.25)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS if len(consumers.seen) < 6 else None
 
     first = [0.08]
 
     def slow(_: object) -> None:
         """The server takes 80 ms for the first pull, and no time for others."""
-        desk.clock._now += first.pop() if first else 0
+        consumers.clock._now += first.pop() if first else 0
 
-    await desk.server.fill(Q, map(str, range(6)))
-    desk.server.answers["PullMessage"] = slow
-    core = await desk.start(listener, consume_threads=1)
-    await until(lambda: len(desk.server.sent_back) == 1)
+    await consumers.server.fill(Q, map(str, range(6)))
+    consumers.server.answers["PullMessage"] = slow
+    core = await consumers.start(listener, consume_threads=1)
+    await until(lambda: len(consumers.server.sent_back) == 1)
     told = core.parts.statistics.by_topic()["t"]
     assert (told.group, told.topic) == ("g", "t")
     assert told.pull_tps == 6 / 60
     assert any(told.pull_rt == pytest.approx(80 / pulls) for pulls in (1, 2, 3))
     assert (told.consume_ok_tps, told.consume_failed_tps, told.consume_failed_msgs) == (5 / 60, 1 / 60, 1)
     assert told.consume_rt == 250
-    await desk.clock.advance(61)
+    await consumers.clock.advance(61)
     later = core.parts.statistics.by_topic()["t"]
     assert (later.consume_ok_tps, later.consume_rt, later.consume_failed_msgs) == (0, 0, 1)

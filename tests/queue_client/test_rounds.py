@@ -11,7 +11,7 @@ from popclient._queue_push.pull_loop import PullLoop
 from popclient._queue_push.pull_requests import PullRequest
 from popclient._queue_push.rebalance import RebalanceService
 from popclient.message import MessageQueue
-from tests.support.manual_clock import ManualClock
+from tests.queue_client.manual_clock import ManualClock
 from tests.support.scripted_server import until
 
 

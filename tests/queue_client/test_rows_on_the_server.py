@@ -36,8 +36,8 @@ from popclient._queue_push.pull_requests import PullRequest
 from popclient.offset_file import read_offset_file
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
-from tests.support.manual_clock import ManualClock
-from tests.support.queue_consumers import Notebook
+from tests.queue_client.manual_clock import ManualClock
+from tests.queue_client.queue_consumers import DictOffsetStore
 from tests.support.scripted_server import until
 
 DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -578,7 +578,7 @@ async def test_broadcasting_gives_everything_to_everybody_and_the_server_keeps_n
 
 @pytest.mark.row("H1")
 async def test_with_a_store_of_the_users_own_the_server_keeps_no_progress(live: Live) -> None:
-    store = Notebook({})
+    store = DictOffsetStore({})
     await live.make_topic()
     await live.send("a", "b")
     core = await live.start(offset_store=store)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from popclient import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, MessageQueue, OrderlyListener
-from tests.support.queue_consumers import Desk, Notebook, Q
+from tests.queue_client.queue_consumers import DictOffsetStore, Q, QueueConsumers
 from tests.support.scripted_server import until
 
 SUCCESS, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -25,52 +25,54 @@ def _logged(caplog: pytest.LogCaptureFixture) -> None:
     "level, wanted", [(None, 0), ("3", 0), (True, 0), (2**40, 0), (19, 0), (18, 18), (-(2**40), -1)]
 )
 async def test_a_delay_level_that_means_nothing_leaves_it_to_the_group(
-    desk: Desk, level: Any, wanted: int, caplog: pytest.LogCaptureFixture
+    consumers: QueueConsumers, level: Any, wanted: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def listener(messages: Any, context: Any) -> Any:
         context.delay_level_when_next_consume = level
         return LATER
 
-    await desk.server.fill(Q, "a")
-    core = await desk.start(listener)
-    await until(lambda: desk.offset(core) == 1)
-    assert [request.delay_level for request in desk.server.sent_back] == [wanted]
+    await consumers.server.fill(Q, "a")
+    core = await consumers.start(listener)
+    await until(lambda: consumers.offset(core) == 1)
+    assert [request.delay_level for request in consumers.server.sent_back] == [wanted]
     told = f"delay_level_when_next_consume of a listener at t:0 is {level!r}; it must be an integer up to 18"
     assert (told in caplog.text) == (wanted == 0)
 
 
 @pytest.mark.row("E8")
-async def test_an_ack_index_that_means_nothing_leaves_all_done(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_ack_index_that_means_nothing_leaves_all_done(
+    consumers: QueueConsumers, caplog: pytest.LogCaptureFixture
+) -> None:
     async def listener(messages: Any, context: Any) -> Any:
         context.ack_index = None
         return SUCCESS
 
-    await desk.server.fill(Q, "ab")
-    core = await desk.start(listener, consume_message_batch_max_size=2)
-    await until(lambda: desk.offset(core) == 2)
-    assert desk.server.sent_back == []
+    await consumers.server.fill(Q, "ab")
+    core = await consumers.start(listener, consume_message_batch_max_size=2)
+    await until(lambda: consumers.offset(core) == 2)
+    assert consumers.server.sent_back == []
     assert "ack_index of a listener at t:0 is None; it must be an integer" in caplog.text
 
 
 @pytest.mark.row("F7")
 @pytest.mark.parametrize("millis", [None, "5", float("nan")])
 async def test_a_pause_that_means_nothing_is_the_consumers(
-    desk: Desk, millis: Any, caplog: pytest.LogCaptureFixture
+    consumers: QueueConsumers, millis: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def listener(messages: Any, context: Any) -> Any:
-        desk.note(messages)
+        consumers.note(messages)
         context.suspend_current_queue_millis = millis
-        return SUSPEND if len(desk.seen) == 1 else ConsumeOrderlyStatus.SUCCESS
+        return SUSPEND if len(consumers.seen) == 1 else ConsumeOrderlyStatus.SUCCESS
 
-    await desk.server.fill(Q, "a")
-    core = await desk.start(OrderlyListener(listener), suspend_current_queue_time=2)
-    await until(lambda: desk.clock.waits(2.0))
-    await desk.clock.advance(2)
-    await until(lambda: desk.offset(core) == 1)
+    await consumers.server.fill(Q, "a")
+    core = await consumers.start(OrderlyListener(listener), suspend_current_queue_time=2)
+    await until(lambda: consumers.clock.waits(2.0))
+    await consumers.clock.advance(2)
+    await until(lambda: consumers.offset(core) == 1)
     assert f"suspend_current_queue_millis of a listener at t:0 is {millis!r}" in caplog.text
 
 
-class Moody(Notebook):
+class Moody(DictOffsetStore):
     """A store that cannot note or keep the first of everything."""
 
     def __init__(self, stored: dict[MessageQueue, int]) -> None:
@@ -94,46 +96,46 @@ class Moody(Notebook):
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_store_that_cannot_note_a_progress_is_told_the_next(desk: Desk, orderly: bool) -> None:
+async def test_a_store_that_cannot_note_a_progress_is_told_the_next(consumers: QueueConsumers, orderly: bool) -> None:
     async def succeed(messages: Any, context: Any) -> Any:
-        desk.note(messages)
+        consumers.note(messages)
         return ConsumeOrderlyStatus.SUCCESS if orderly else SUCCESS
 
     listener = OrderlyListener(succeed) if orderly else succeed
-    await desk.server.fill(Q, "ab")
-    core = await desk.start(listener, offset_store=Moody({}), consume_threads=1)
-    await until(lambda: desk.offset(core) == 2)
-    assert desk.texts == ["a", "b"]
+    await consumers.server.fill(Q, "ab")
+    core = await consumers.start(listener, offset_store=Moody({}), consume_threads=1)
+    await until(lambda: consumers.offset(core) == 2)
+    assert consumers.texts == ["a", "b"]
 
 
 async def test_a_store_that_cannot_keep_a_progress_keeps_nobody_from_giving_a_queue_up(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    consumers: QueueConsumers, caplog: pytest.LogCaptureFixture
 ) -> None:
     share = [0]
 
     def strategy(group: str, client_id: str, mqs: Any, members: Any) -> Any:
         return [mq for mq in mqs if mq.queue_id in share]
 
-    core = await desk.start(OrderlyListener(desk.succeed), offset_store=Moody({}), allocate_strategy=strategy)
-    await desk.owns(core, 0)
+    core = await consumers.start(OrderlyListener(consumers.succeed), offset_store=Moody({}), allocate_strategy=strategy)
+    await consumers.owns(core, 0)
     store: Any = core.parts.offset_store
     store.failures["persist"] = 99
     share.clear()
-    await desk.comes(lambda: ("t", 0) not in desk.server.holders, 21)
+    await consumers.comes(lambda: ("t", 0) not in consumers.server.holders, 21)
     assert Q not in core.parts.table
     assert "t:0 is given up, but" in caplog.text
     store.failures["persist"] = 0
     share.append(0)
-    await desk.comes(lambda: Q in dict(core.parts.owned()), 21)
+    await consumers.comes(lambda: Q in dict(core.parts.owned()), 21)
     store.failures["persist"] = 1
     await core.close()
-    assert desk.server.holders == {}
+    assert consumers.server.holders == {}
 
 
 async def test_what_nobody_foresaw_costs_a_pause_not_the_queue(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    consumers: QueueConsumers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    core = desk.make(OrderlyListener(desk.succeed))
+    core = consumers.make(OrderlyListener(consumers.succeed))
     consumed, failures = core.parts.statistics.consumed, iter([KeyError("a defect")])
 
     def fails_once(*given: Any) -> None:
@@ -142,8 +144,8 @@ async def test_what_nobody_foresaw_costs_a_pause_not_the_queue(
         consumed(*given)
 
     monkeypatch.setattr(core.parts.statistics, "consumed", fails_once)
-    await desk.server.fill(Q, "ab")
+    await consumers.server.fill(Q, "ab")
     await core.start()
-    await until(lambda: desk.clock.waits(3.0))
+    await until(lambda: consumers.clock.waits(3.0))
     assert "the result of its last batch could not be processed" in caplog.text
-    await desk.comes(lambda: desk.texts[1:] == ["a", "b"] or len(desk.texts) > 3, 10)
+    await consumers.comes(lambda: consumers.texts[1:] == ["a", "b"] or len(consumers.texts) > 3, 10)

@@ -19,13 +19,13 @@ from popserver.pulling.read import ends_of
 from popserver.pulling.rules import QueueOffset
 from popserver.settling import expire, release
 from tests.support.builders import in_order
+from tests.support.emptied_database import a_database
 from tests.support.open_store import HOUR, SECOND, OpenStore, receipt_of
 from tests.support.pending_store import a_delayed, a_half, decision, enter_due, pend
 from tests.support.plans import blocks_read
 from tests.support.postgres import PostgresServer
 from tests.support.progress import pull_group
 from tests.support.pulls import look
-from tests.support.stores import a_database
 
 BATCH = 32
 WARM, ROUNDS = 50, 250  # until then the indexes get their levels

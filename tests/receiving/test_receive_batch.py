@@ -15,9 +15,9 @@ from popproto.v2 import service_pb2 as wire
 from popserver.engine.clock import ManualClock
 from popserver.receiving.batch import Receive
 from popserver.transport.limits import CallLimits
-from tests.support.door import LIMITS, Door, a_message, advance, headers, opened, parked, receive_request
 from tests.support.receiving import NOTHING, push, receive_batch
 from tests.support.running_broker import until
+from tests.support.wire_server import LIMITS, WireServer, a_message, advance, headers, opened, parked, receive_request
 
 MIB = 1024 * 1024
 
@@ -43,11 +43,11 @@ def unread(channel: grpc.aio.Channel, method: str = "ReceiveBatch") -> Any:
     return call(receive_request(), metadata=headers("deaf", {}))
 
 
-async def test_its_messages_are_those_of_a_stream(either_door: Door) -> None:
-    door = either_door
-    await door.send(a_message("m1", tag="AA", user_properties={"a": "1"}), a_message("m2", keys=["k"]))
-    streamed = await door.receive(group=pb.Resource(name="someone"))
-    answer = await receive_batch(door, receive_request())
+async def test_its_messages_are_those_of_a_stream(either_wire_server: WireServer) -> None:
+    wire_server = either_wire_server
+    await wire_server.send(a_message("m1", tag="AA", user_properties={"a": "1"}), a_message("m2", keys=["k"]))
+    streamed = await wire_server.receive(group=pb.Resource(name="someone"))
+    answer = await receive_batch(wire_server, receive_request())
     assert answer.status.code == pb.OK
     for message in (*streamed, *answer.messages):
         assert message.system_properties.receipt_handle
@@ -56,43 +56,43 @@ async def test_its_messages_are_those_of_a_stream(either_door: Door) -> None:
     assert len(streamed) == 2
 
 
-async def test_nothing_is_message_not_found(door: Door) -> None:
-    answer = await receive_batch(door, receive_request())
+async def test_nothing_is_message_not_found(wire_server: WireServer) -> None:
+    answer = await receive_batch(wire_server, receive_request())
     assert (answer.status.code, list(answer.messages)) == (NOTHING, [])
 
 
-async def test_a_batch_is_cut_to_128(either_door: Door) -> None:
+async def test_a_batch_is_cut_to_128(either_wire_server: WireServer) -> None:
     for start in (0, 100):
-        await either_door.send(*(a_message(f"m{number}") for number in range(start, start + 100)))
-    answers = [await receive_batch(either_door, receive_request(batch_size=1_000)) for _ in range(2)]
+        await either_wire_server.send(*(a_message(f"m{number}") for number in range(start, start + 100)))
+    answers = [await receive_batch(either_wire_server, receive_request(batch_size=1_000)) for _ in range(2)]
     assert [len(answer.messages) for answer in answers] == [128, 72]
     assert len({each for answer in answers for each in ids(answer.messages)}) == 200
 
 
-async def test_it_carries_as_many_bytes_as_a_stream(door: Door) -> None:
+async def test_it_carries_as_many_bytes_as_a_stream(wire_server: WireServer) -> None:
     for number in range(6):
-        await door.send(a_message(f"m{number}", body=bytes(MIB)))
-    answer = await receive_batch(door, receive_request())
+        await wire_server.send(a_message(f"m{number}", body=bytes(MIB)))
+    answer = await receive_batch(wire_server, receive_request())
     assert (len(answer.messages), answer.ByteSize() < 5 * MIB) == (4, True)
-    assert attempts((await receive_batch(door, receive_request())).messages) == [1, 1], "the rest has not failed"
-    budget = door.broker.engine.budgets["undelivered"]
+    assert attempts((await receive_batch(wire_server, receive_request())).messages) == [1, 1], "the rest has not failed"
+    budget = wire_server.broker.engine.budgets["undelivered"]
     await until(lambda: budget.used == 0)
     assert budget.peak >= 4 * MIB
 
 
-async def test_the_writer_counts_no_frame_per_message(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_writer_counts_no_frame_per_message(wire_server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for callers as long as the loop needs for its answers (engine.batch)."""
-    submit, frames = door.broker.engine.writer.submit, list[int]()
+    submit, frames = wire_server.broker.engine.writer.submit, list[int]()
 
     def noting(request: Any, **more: Any) -> Any:
         if isinstance(request, Receive):
             frames.append(more.get("frames", 0))
         return submit(request, **more)
 
-    monkeypatch.setattr(door.broker.engine.writer, "submit", noting)
-    await door.send(a_message())
-    await door.receive(batch_size=32)
-    await receive_batch(door, receive_request(batch_size=32, group=pb.Resource(name="others"), poll_ms=0))
+    monkeypatch.setattr(wire_server.broker.engine.writer, "submit", noting)
+    await wire_server.send(a_message())
+    await wire_server.receive(batch_size=32)
+    await receive_batch(wire_server, receive_request(batch_size=32, group=pb.Resource(name="others"), poll_ms=0))
     assert frames == [32, 0]
 
 
@@ -101,29 +101,29 @@ async def test_the_writer_counts_no_frame_per_message(door: Door, monkeypatch: p
 
 async def test_a_polling_time_of_zero_does_not_wait(tmp_path: Path) -> None:
     """Not even the shortest poll; the clock stands still."""
-    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
-        answer = await receive_batch(door, receive_request(poll_ms=0))
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as wire_server:
+        answer = await receive_batch(wire_server, receive_request(poll_ms=0))
         assert answer.status.code == NOTHING
 
 
 @pytest.mark.row("A4")
 @pytest.mark.parametrize("poll_ms", [1, 20_000, None])
 async def test_any_other_waits_until_a_message_comes(tmp_path: Path, poll_ms: int | None) -> None:
-    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
-        poll = asyncio.create_task(receive_batch(door, receive_request(poll_ms=poll_ms)))
-        await parked(door)
-        await door.send(a_message())
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as wire_server:
+        poll = asyncio.create_task(receive_batch(wire_server, receive_request(poll_ms=poll_ms)))
+        await parked(wire_server)
+        await wire_server.send(a_message())
         assert ids((await poll).messages) == ["m1"]
 
 
 async def test_a_client_that_leaves_frees_its_poll(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
-        poll = asyncio.create_task(receive_batch(door, receive_request(poll_ms=20_000)))
-        await parked(door)
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as wire_server:
+        poll = asyncio.create_task(receive_batch(wire_server, receive_request(poll_ms=20_000)))
+        await parked(wire_server)
         poll.cancel()
-        await parked(door, 0)
-        await door.send(a_message())
-        answer = await receive_batch(door, receive_request())
+        await parked(wire_server, 0)
+        await wire_server.send(a_message())
+        answer = await receive_batch(wire_server, receive_request())
         assert (ids(answer.messages), attempts(answer.messages)) == (["m1"], [1])
 
 
@@ -132,55 +132,55 @@ async def test_a_client_that_leaves_frees_its_poll(tmp_path: Path) -> None:
 
 @pytest.mark.row("K9")
 @pytest.mark.parametrize("is_push", [False, True], ids=["simple", "push"])
-async def test_a_repetition_gets_the_same_messages(either_door: Door, is_push: bool) -> None:
-    door = either_door
-    await door.send(a_message("m1"), a_message("m2"))
-    lost = await receive_batch(door, of_attempt("a-1", is_push=is_push))
-    before = await door.digest()
-    again = await receive_batch(door, of_attempt("a-1", is_push=is_push))
+async def test_a_repetition_gets_the_same_messages(either_wire_server: WireServer, is_push: bool) -> None:
+    wire_server = either_wire_server
+    await wire_server.send(a_message("m1"), a_message("m2"))
+    lost = await receive_batch(wire_server, of_attempt("a-1", is_push=is_push))
+    before = await wire_server.digest()
+    again = await receive_batch(wire_server, of_attempt("a-1", is_push=is_push))
     assert list(again.messages) == list(lost.messages)
     assert attempts(again.messages) == [1, 1]
-    assert await door.digest() == before, "it is a read"
-    assert (await receive_batch(door, of_attempt("a-2", is_push=is_push))).status.code == NOTHING
+    assert await wire_server.digest() == before, "it is a read"
+    assert (await receive_batch(wire_server, of_attempt("a-2", is_push=is_push))).status.code == NOTHING
 
 
 @pytest.mark.row("K9")
-async def test_either_call_repeats_the_other(door: Door) -> None:
+async def test_either_call_repeats_the_other(wire_server: WireServer) -> None:
     """As when a client turns to an older server of the same database."""
-    await door.send(a_message())
-    (lost,) = (await receive_batch(door, of_attempt("a-1", is_push=True), "pusher")).messages
-    (again,) = await push(door, "pusher", attempt_id="a-1")
+    await wire_server.send(a_message())
+    (lost,) = (await receive_batch(wire_server, of_attempt("a-1", is_push=True), "pusher")).messages
+    (again,) = await push(wire_server, "pusher", attempt_id="a-1")
     assert again == lost
 
 
 @pytest.mark.row("K9")
 async def test_a_failure_of_the_server_gives_the_messages_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened(tmp_path, clock=ManualClock()) as door:
-        await door.send(a_message())
+    async with opened(tmp_path, clock=ManualClock()) as wire_server:
+        await wire_server.send(a_message())
 
         def broken(*_: object) -> None:
             raise ZeroDivisionError
 
         with monkeypatch.context() as broke:
             broke.setattr("popserver.transport.convert.fill_delivered", broken)
-            answer = await receive_batch(door, receive_request())
+            answer = await receive_batch(wire_server, receive_request())
             assert answer.status.code == pb.INTERNAL_SERVER_ERROR
-        await advance(door, 1_000)
-        assert attempts((await receive_batch(door, receive_request())).messages) == [2]
+        await advance(wire_server, 1_000)
+        assert attempts((await receive_batch(wire_server, receive_request())).messages) == [2]
 
 
 async def test_what_is_not_read_comes_again(tmp_path: Path) -> None:
     """As a stream's messages do: after 1 s, at the next attempt."""
     limits = LIMITS._replace(answer_ms=200)
-    async with opened(tmp_path, limits=limits, clock=ManualClock()) as door:
+    async with opened(tmp_path, limits=limits, clock=ManualClock()) as wire_server:
         for number in range(4):
-            await door.send(a_message(f"m{number}", body=bytes(MIB)))
-        call = unread(door.channel)
-        budget = door.broker.engine.budgets["undelivered"]
+            await wire_server.send(a_message(f"m{number}", body=bytes(MIB)))
+        call = unread(wire_server.channel)
+        budget = wire_server.broker.engine.budgets["undelivered"]
         await until(lambda: budget.used >= 4 * MIB)
         await until(lambda: budget.used == 0)
-        await advance(door, 1_000)
-        again = await receive_batch(door, receive_request())
+        await advance(wire_server, 1_000)
+        again = await receive_batch(wire_server, receive_request())
         assert (len(again.messages), set(attempts(again.messages))) == (4, {2})
         call.cancel()
 
@@ -189,33 +189,33 @@ async def test_what_is_not_read_comes_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["ReceiveBatch", "ReceiveMessage"])
 async def test_a_short_answer_that_is_not_taken_comes_again_too(tmp_path: Path, method: str, end: str) -> None:
     """It is written at once, and waits for the client's window."""
-    async with opened(tmp_path, limits=LIMITS._replace(answer_ms=200), clock=ManualClock()) as door:
+    async with opened(tmp_path, limits=LIMITS._replace(answer_ms=200), clock=ManualClock()) as wire_server:
         for number in range(4):
-            await door.send(a_message(f"m{number}", body=bytes(8_000)))
-        budget = door.broker.engine.budgets["undelivered"]
+            await wire_server.send(a_message(f"m{number}", body=bytes(8_000)))
+        budget = wire_server.broker.engine.budgets["undelivered"]
         options = [("grpc.http2.lookahead_bytes", 4_096), ("grpc.http2.bdp_probe", 0)]
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{door.server.port}", options=options) as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{wire_server.server.port}", options=options) as channel:
             call = unread(channel, method)
             await until(lambda: budget.used > 0)
             if end == "the client cancels":
                 call.cancel()
             await until(lambda: budget.used == 0)
-        await advance(door, 1_000)
-        again = await receive_batch(door, receive_request())
+        await advance(wire_server, 1_000)
+        again = await receive_batch(wire_server, receive_request())
         assert (len(again.messages), set(attempts(again.messages))) == (4, {2})
 
 
 @pytest.mark.parametrize(("count", "properties", "body"), [(4, 1, MIB), (32, 8, 1)], ids=["bodies", "properties"])
 async def test_what_is_not_read_is_counted_as_it_is(tmp_path: Path, count: int, properties: int, body: int) -> None:
     """Not the bodies twice, as they were read and as they are sent; and the properties too."""
-    async with opened(tmp_path, clock=ManualClock()) as door:
+    async with opened(tmp_path, clock=ManualClock()) as wire_server:
         pairs = {f"p{number}": "x" * 1_000 for number in range(properties)}
         for number in range(count):
-            await door.send(a_message(f"m{number}", body=bytes(body), user_properties=pairs))
-        budget = door.broker.engine.budgets["undelivered"]
+            await wire_server.send(a_message(f"m{number}", body=bytes(body), user_properties=pairs))
+        budget = wire_server.broker.engine.budgets["undelivered"]
         tracemalloc.start()
         try:
-            call = unread(door.channel)
+            call = unread(wire_server.channel)
             await until(lambda: budget.used > 0)
             taken = tracemalloc.get_traced_memory()[0]
         finally:

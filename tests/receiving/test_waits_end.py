@@ -18,7 +18,7 @@ from popserver.model.topic import MessageType, NewTopic
 from popserver.pulling.rules import PullStatus
 from tests.pulling.test_held_pulls import held, pull
 from tests.support.builders import GROUP, TOPIC, a_message
-from tests.support.lite import lite_messages
+from tests.support.lite_broker import lite_messages
 from tests.support.running_broker import RunningBroker, ids, running_broker, until
 from tests.support.several_brokers import SeveralBrokers
 

@@ -14,44 +14,44 @@ from popproto.v2 import service_pb2 as wire
 from popserver.engine.clock import ManualClock
 from popserver.services.clients import ClientServices
 from popserver.transport import convert
-from tests.support.door import GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
 from tests.support.receiving import FOREIGN_TYPE, FakeCaller, receive_batch, sql, tags
+from tests.support.wire_server import GROUP, LIMITS, TOPIC, WireServer, a_message, opened, receive_request
 
 GRANTED = "SELECT count(*) FROM delivery"
 
 
-async def status_of(door: Door, request: wire.ReceiveMessageRequest, **options: Any) -> pb.Status:
-    (status,) = await door.statuses("ReceiveMessage", request, **options)
+async def status_of(wire_server: WireServer, request: wire.ReceiveMessageRequest, **options: Any) -> pb.Status:
+    (status,) = await wire_server.statuses("ReceiveMessage", request, **options)
     return status
 
 
-async def test_the_frames_come_in_order(door: Door) -> None:
-    await door.send(a_message("m1"), a_message("m2"))
-    frames = await door.frames("ReceiveMessage", receive_request())
+async def test_the_frames_come_in_order(wire_server: WireServer) -> None:
+    await wire_server.send(a_message("m1"), a_message("m2"))
+    frames = await wire_server.frames("ReceiveMessage", receive_request())
     assert [frame.WhichOneof("content") for frame in frames] == ["status", "message", "message", "delivery_timestamp"]
     assert frames[0].status.code == pb.OK
 
 
-async def test_nothing_is_message_not_found(door: Door) -> None:
-    frames = await door.frames("ReceiveMessage", receive_request())
+async def test_nothing_is_message_not_found(wire_server: WireServer) -> None:
+    frames = await wire_server.frames("ReceiveMessage", receive_request())
     assert [frame.WhichOneof("content") for frame in frames] == ["status", "delivery_timestamp"]
     assert frames[0].status.code == pb.MESSAGE_NOT_FOUND
 
 
-async def test_a_refusal_ends_with_the_timestamp_too(door: Door) -> None:
-    frames = await door.frames("ReceiveMessage", receive_request(batch_size=0))
+async def test_a_refusal_ends_with_the_timestamp_too(wire_server: WireServer) -> None:
+    frames = await wire_server.frames("ReceiveMessage", receive_request(batch_size=0))
     assert [frame.WhichOneof("content") for frame in frames] == ["status", "delivery_timestamp"]
 
 
-async def test_a_message_comes_complete(door: Door) -> None:
+async def test_a_message_comes_complete(wire_server: WireServer) -> None:
     body = bytes(range(256))
     sent = a_message(
         "0100112233445566778899AABBCCDDEEFF", body=body, tag="AA", keys=["k1", "k2"], born_host="host-1",
         trace_context="00-trace", user_properties={"origin": "JFK", "größe": "1"}, body_encoding=pb.GZIP,
     )  # fmt: skip
     convert.set_ms(sent.system_properties.born_timestamp, 1_360_281_600_123)
-    await door.send(sent)
-    (received,) = await door.receive()
+    await wire_server.send(sent)
+    (received,) = await wire_server.receive()
     system = received.system_properties
     assert (received.topic, received.body, dict(received.user_properties)) == (TOPIC, body, dict(sent.user_properties))
     assert (system.message_id, system.tag, list(system.keys)) == (sent.system_properties.message_id, "AA", ["k1", "k2"])
@@ -63,7 +63,7 @@ async def test_a_message_comes_complete(door: Door) -> None:
     assert system.body_digest.checksum == hashlib.md5(body).hexdigest().upper()
     assert system.delivery_attempt == 1
     assert system.store_timestamp.ToMilliseconds() > 0
-    assert system.store_host == f"127.0.0.1:{door.server.port}"
+    assert system.store_host == f"127.0.0.1:{wire_server.server.port}"
     assert system.HasField("queue_offset")
     assert system.receipt_handle
     assert system.invisible_duration.ToMilliseconds() == 30_000
@@ -71,9 +71,9 @@ async def test_a_message_comes_complete(door: Door) -> None:
     assert not system.HasField("dead_letter_queue")
 
 
-async def test_what_was_not_sent_does_not_come(door: Door) -> None:
-    await door.send(a_message())
-    (received,) = await door.receive()
+async def test_what_was_not_sent_does_not_come(wire_server: WireServer) -> None:
+    await wire_server.send(a_message())
+    (received,) = await wire_server.receive()
     system: Any = received.system_properties
     absent = ["tag", "message_group", "delivery_timestamp", "trace_context", "lite_topic", "priority"]
     assert [field for field in absent if system.HasField(field)] == []
@@ -108,65 +108,65 @@ ILLEGAL = [
 @pytest.mark.row("L8")
 @pytest.mark.parametrize(("wish", "code", "words"), [pytest.param(*rest, id=name) for name, *rest in ILLEGAL])
 async def test_an_illegal_receive_changes_nothing(
-    door: Door, wish: dict[str, Any], code: pb.Code.ValueType, words: tuple[str, ...]
+    wire_server: WireServer, wish: dict[str, Any], code: pb.Code.ValueType, words: tuple[str, ...]
 ) -> None:
-    await door.send(a_message())
-    await door.receive(group=pb.Resource(name="someone"))
-    await door.broker.catalog.subscription(convert.resource(GROUP, ""), convert.resource(TOPIC, ""))
-    before = await door.digest()
-    status = await status_of(door, receive_request(**wish))
+    await wire_server.send(a_message())
+    await wire_server.receive(group=pb.Resource(name="someone"))
+    await wire_server.broker.catalog.subscription(convert.resource(GROUP, ""), convert.resource(TOPIC, ""))
+    before = await wire_server.digest()
+    status = await status_of(wire_server, receive_request(**wish))
     assert (pb.Code.Name(status.code), status.code) == (pb.Code.Name(code), code)
     for word in words:
         assert word in status.message
-    in_one_frame = (await receive_batch(door, receive_request(**wish))).status
+    in_one_frame = (await receive_batch(wire_server, receive_request(**wish))).status
     assert (in_one_frame.code, in_one_frame.message.replace("1 to 128", "1 to 32")) == (status.code, status.message)
-    assert await door.digest() == before
+    assert await wire_server.digest() == before
 
 
 @pytest.mark.row("M19")
-async def test_filters_of_any_other_type_are_refused(door: Door) -> None:
-    await door.send(a_message())
-    before = await door.digest()
-    status = await status_of(door, receive_request(expression=FOREIGN_TYPE))
+async def test_filters_of_any_other_type_are_refused(wire_server: WireServer) -> None:
+    await wire_server.send(a_message())
+    before = await wire_server.digest()
+    status = await status_of(wire_server, receive_request(expression=FOREIGN_TYPE))
     assert status.code == pb.UNSUPPORTED
     assert "filter type 7" in status.message
     assert "use a SQL expression" in status.message
-    assert await door.digest() == before
+    assert await wire_server.digest() == before
 
 
 @pytest.mark.row("L8")
 @pytest.mark.parametrize("invisible_ms", [10_000, 43_200_000])
-async def test_at_the_limit_is_legal(door: Door, invisible_ms: int) -> None:
-    await door.send(a_message())
-    assert len(await door.receive(invisible_ms=invisible_ms)) == 1
+async def test_at_the_limit_is_legal(wire_server: WireServer, invisible_ms: int) -> None:
+    await wire_server.send(a_message())
+    assert len(await wire_server.receive(invisible_ms=invisible_ms)) == 1
 
 
 @pytest.mark.row("L8")
 async def test_the_floor_can_be_lowered_for_development(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=LIMITS._replace(invisible_ms_min=1_000)) as door:
-        assert (await status_of(door, receive_request(invisible_ms=1_000))).code == pb.MESSAGE_NOT_FOUND
-        assert (await status_of(door, receive_request(invisible_ms=999))).code == pb.ILLEGAL_INVISIBLE_TIME
+    async with opened(tmp_path, limits=LIMITS._replace(invisible_ms_min=1_000)) as wire_server:
+        assert (await status_of(wire_server, receive_request(invisible_ms=1_000))).code == pb.MESSAGE_NOT_FOUND
+        assert (await status_of(wire_server, receive_request(invisible_ms=999))).code == pb.ILLEGAL_INVISIBLE_TIME
 
 
-async def test_a_missing_duration_is_refused_unless_the_server_renews(door: Door) -> None:
+async def test_a_missing_duration_is_refused_unless_the_server_renews(wire_server: WireServer) -> None:
     request = receive_request(push=True)
-    assert (await status_of(door, request)).code == pb.MESSAGE_NOT_FOUND
+    assert (await status_of(wire_server, request)).code == pb.MESSAGE_NOT_FOUND
     request.auto_renew = False
-    assert (await status_of(door, request)).code == pb.ILLEGAL_INVISIBLE_TIME
+    assert (await status_of(wire_server, request)).code == pb.ILLEGAL_INVISIBLE_TIME
 
 
-async def test_a_batch_is_cut_to_32(door: Door) -> None:
-    await door.send(*(a_message(f"m{number}") for number in range(40)))
-    assert len(await door.receive(batch_size=1_000)) == 32
-    assert len(await door.receive(batch_size=1_000)) == 8
+async def test_a_batch_is_cut_to_32(wire_server: WireServer) -> None:
+    await wire_server.send(*(a_message(f"m{number}") for number in range(40)))
+    assert len(await wire_server.receive(batch_size=1_000)) == 32
+    assert len(await wire_server.receive(batch_size=1_000)) == 8
 
 
 @pytest.mark.parametrize("queue_id", [-1, 0, 3, 7_000])
-async def test_any_queue_id_takes_from_all_queues(door: Door, queue_id: int) -> None:
-    await door.send(*(a_message(f"m{number}") for number in range(16)))
+async def test_any_queue_id_takes_from_all_queues(wire_server: WireServer, queue_id: int) -> None:
+    await wire_server.send(*(a_message(f"m{number}") for number in range(16)))
     request = receive_request()
     request.message_queue.id = queue_id
-    frames = await door.frames("ReceiveMessage", request)
+    frames = await wire_server.frames("ReceiveMessage", request)
     assert sum(frame.HasField("message") for frame in frames) == 16
 
 
@@ -184,37 +184,37 @@ async def test_any_queue_id_takes_from_all_queues(door: Door, queue_id: int) -> 
         pytest.param(tags("A || *"), ["A"], id="star among others"),
     ],
 )
-async def test_tags_choose(door: Door, expression: pb.FilterExpression, expected: list[str]) -> None:
-    await door.send(*(a_message(f"m{tag}", tag=tag) for tag in "ABC"), a_message("m"))
-    received = await door.receive(expression=expression)
+async def test_tags_choose(wire_server: WireServer, expression: pb.FilterExpression, expected: list[str]) -> None:
+    await wire_server.send(*(a_message(f"m{tag}", tag=tag) for tag in "ABC"), a_message("m"))
+    received = await wire_server.receive(expression=expression)
     assert sorted(each.system_properties.tag for each in received) == expected
 
 
 @pytest.mark.row("M7")
-async def test_a_sql_filter_reads_properties_and_the_tag(door: Door) -> None:
-    await door.send(
+async def test_a_sql_filter_reads_properties_and_the_tag(wire_server: WireServer) -> None:
+    await wire_server.send(
         a_message("m1", tag="A", user_properties={"a": "4"}),
         a_message("m2", tag="B", user_properties={"a": "4"}),
         a_message("m3", tag="A", user_properties={"a": "x"}),
         a_message("m4", tag="A"),
     )
-    (received,) = await door.receive(expression=sql("a > 3 AND TAGS = 'A'"))
+    (received,) = await wire_server.receive(expression=sql("a > 3 AND TAGS = 'A'"))
     assert received.system_properties.message_id == "m1"
-    assert await door.receive() == [], "what it refused is consumed"
+    assert await wire_server.receive() == [], "what it refused is consumed"
 
 
 @pytest.mark.row("M5")
-async def test_colliding_tags_are_told_apart(door: Door) -> None:
-    await door.send(a_message("m1", tag="Aa"), a_message("m2", tag="BB"))
-    (received,) = await door.receive(expression=tags("Aa"))
+async def test_colliding_tags_are_told_apart(wire_server: WireServer) -> None:
+    await wire_server.send(a_message("m1", tag="Aa"), a_message("m2", tag="BB"))
+    (received,) = await wire_server.receive(expression=tags("Aa"))
     assert received.system_properties.tag == "Aa"
 
 
 @pytest.mark.row("N3")
-async def test_unknown_names_are_made_where_the_server_may(door: Door) -> None:
-    assert (await status_of(door, receive_request())).code == pb.MESSAGE_NOT_FOUND
-    await door.send(a_message())
-    assert len(await door.receive()) == 1
+async def test_unknown_names_are_made_where_the_server_may(wire_server: WireServer) -> None:
+    assert (await status_of(wire_server, receive_request())).code == pb.MESSAGE_NOT_FOUND
+    await wire_server.send(a_message())
+    assert len(await wire_server.receive()) == 1
 
 
 @pytest.mark.row("N3")
@@ -226,13 +226,15 @@ async def test_unknown_names_are_made_where_the_server_may(door: Door) -> None:
     ],
     ids=["QueryRoute", "SendMessage"],
 )
-async def test_an_unknown_topic_is_refused_with_the_command(strict_door: Door, method: str, request_: Any) -> None:
-    before = await strict_door.digest()
-    (status,) = await strict_door.statuses(method, request_)
+async def test_an_unknown_topic_is_refused_with_the_command(
+    strict_wire_server: WireServer, method: str, request_: Any
+) -> None:
+    before = await strict_wire_server.digest()
+    (status,) = await strict_wire_server.statuses(method, request_)
     assert status.code == pb.TOPIC_NOT_FOUND
     assert "'flights' does not exist" in status.message
     assert "popmq topic create flights" in status.message
-    assert await strict_door.digest() == before
+    assert await strict_wire_server.digest() == before
 
 
 @pytest.mark.row("N3")
@@ -247,12 +249,14 @@ async def test_an_unknown_topic_is_refused_with_the_command(strict_door: Door, m
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_an_unknown_group_is_refused_with_the_command(strict_door: Door, method: str, request_: Any) -> None:
-    before = await strict_door.digest()
-    (status,) = await strict_door.statuses(method, request_)
+async def test_an_unknown_group_is_refused_with_the_command(
+    strict_wire_server: WireServer, method: str, request_: Any
+) -> None:
+    before = await strict_wire_server.digest()
+    (status,) = await strict_wire_server.statuses(method, request_)
     assert status.code == pb.CONSUMER_GROUP_NOT_FOUND
     assert "popmq group create counters" in status.message
-    assert await strict_door.digest() == before
+    assert await strict_wire_server.digest() == before
 
 
 @pytest.mark.parametrize(
@@ -264,56 +268,56 @@ async def test_an_unknown_group_is_refused_with_the_command(strict_door: Door, m
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_an_answer_to_a_delivery_makes_no_group(door: Door, method: str, request_: Any) -> None:
+async def test_an_answer_to_a_delivery_makes_no_group(wire_server: WireServer, method: str, request_: Any) -> None:
     """Not even where the server may: what does not exist holds nothing."""
-    before = await door.digest()
-    (status,) = await door.statuses(method, request_)
+    before = await wire_server.digest()
+    (status,) = await wire_server.statuses(method, request_)
     assert status.code == pb.CONSUMER_GROUP_NOT_FOUND
-    assert await door.digest() == before
+    assert await wire_server.digest() == before
 
 
 @pytest.mark.row("G7")
-async def test_namespaces_do_not_meet(door: Door) -> None:
+async def test_namespaces_do_not_meet(wire_server: WireServer) -> None:
     """In the resource or in the header: some clients name it only there."""
     inside = pb.Resource(resource_namespace="north", name=TOPIC.name)
-    await door.send(a_message("of none"))
-    await door.send(a_message("of north", topic=inside))
-    frames = await door.frames("ReceiveMessage", receive_request(), headers={"x-mq-namespace": "north"})
+    await wire_server.send(a_message("of none"))
+    await wire_server.send(a_message("of north", topic=inside))
+    frames = await wire_server.frames("ReceiveMessage", receive_request(), headers={"x-mq-namespace": "north"})
     (received,) = [frame.message for frame in frames if frame.HasField("message")]
     assert received.system_properties.message_id == "of north"
     assert received.topic == TOPIC, "the topic comes back as it was named"
-    (other,) = await door.receive()
+    (other,) = await wire_server.receive()
     assert other.system_properties.message_id == "of none"
     group = pb.Resource(resource_namespace="north", name=GROUP.name)
     ack = wire.AckMessageRequest(group=group, topic=inside)
     ack.entries.add(receipt_handle=received.system_properties.receipt_handle)
-    assert (await door.call("AckMessage", ack)).status.code == pb.OK
+    assert (await wire_server.call("AckMessage", ack)).status.code == pb.OK
 
 
 @pytest.mark.row("A1")
-async def test_nobody_is_sent_what_he_did_not_ask_for(door: Door) -> None:
+async def test_nobody_is_sent_what_he_did_not_ask_for(wire_server: WireServer) -> None:
     for start in range(0, 10_000, 125):
-        await door.send(*(a_message(f"m{number}") for number in range(start, start + 125)))
-    async with door.telemetry() as stream:
+        await wire_server.send(*(a_message(f"m{number}") for number in range(start, start + 125)))
+    async with wire_server.telemetry() as stream:
         subscription = pb.Subscription(group=GROUP, subscriptions=[pb.SubscriptionEntry(topic=TOPIC)])
         settings = pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=subscription)
         await stream.write(wire.TelemetryCommand(settings=settings))
         assert (await stream.read()).HasField("settings")
-        await door.call("Heartbeat", wire.HeartbeatRequest(group=GROUP, client_type=pb.PUSH_CONSUMER))
+        await wire_server.call("Heartbeat", wire.HeartbeatRequest(group=GROUP, client_type=pb.PUSH_CONSUMER))
         # The stream's next word is the answer to the next settings, and not one message has left the queues.
         await stream.write(wire.TelemetryCommand(settings=settings))
         assert (await stream.read()).HasField("settings")
-    assert await door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(GRANTED).scalar()) == 0
-    assert len(await door.receive()) == 32
-    assert await door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(GRANTED).scalar()) == 32
+    assert await wire_server.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(GRANTED).scalar()) == 0
+    assert len(await wire_server.receive()) == 32
+    assert await wire_server.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(GRANTED).scalar()) == 32
 
 
 @pytest.mark.user("U11")
 async def test_a_batch_that_could_not_be_written_comes_again_soon(tmp_path: Path) -> None:
     """The client goes while its messages are being written: all are Ready after a second, it never looks at a part."""
     clock = ManualClock()
-    async with opened(tmp_path, clock=clock) as door:
-        await door.send(*(a_message(f"m{number}") for number in range(5)))
+    async with opened(tmp_path, clock=clock) as wire_server:
+        await wire_server.send(*(a_message(f"m{number}") for number in range(5)))
         written: list[Any] = []
 
         async def write(frame: Any) -> None:
@@ -321,12 +325,12 @@ async def test_a_batch_that_could_not_be_written_comes_again_soon(tmp_path: Path
                 raise asyncio.CancelledError
             written.append(frame)
 
-        room = ClientServices(door.broker, LIMITS, "", "host", pb.Endpoints()).receives
+        room = ClientServices(wire_server.broker, LIMITS, "", "host", pb.Endpoints()).receives
         with pytest.raises(asyncio.CancelledError):
             await room.receive_message(receive_request(), cast("Any", FakeCaller()), write)
         assert [frame.WhichOneof("content") for frame in written] == ["status", "message", "message"]
-        await door.broker.settle()
-        assert await door.receive() == []
-        await clock.advance(1_000, door.broker.settle)
-        again = await door.receive()
+        await wire_server.broker.settle()
+        assert await wire_server.receive() == []
+        await clock.advance(1_000, wire_server.broker.settle)
+        again = await wire_server.receive()
         assert {each.system_properties.message_id for each in again} == {f"m{number}" for number in range(5)}

@@ -12,8 +12,8 @@ from popserver.engine.clock import ManualClock
 from popserver.model.errors import BadRequest, IllegalPollingTime, PopError
 from popserver.transport.calls import poll_ms_of
 from popserver.transport.limits import CallLimits
-from tests.support.door import a_message, opened, parked, receive_request
 from tests.support.receiving import FakeCaller
+from tests.support.wire_server import a_message, opened, parked, receive_request
 
 KNOWS = "5.0.3"
 
@@ -70,18 +70,18 @@ def test_the_more_polls_are_open_the_earlier_before_its_deadline_one_ends(
 
 async def test_a_poll_beside_another_ends_earlier_before_its_deadline(tmp_path: Path) -> None:
     limits, clock = CallLimits(poll_margin_us_each=15_000_000), ManualClock()
-    async with opened(tmp_path, limits=limits, clock=clock) as door:
+    async with opened(tmp_path, limits=limits, clock=clock) as wire_server:
         polls = []
         for number in range(2):
-            call = door.statuses("ReceiveMessage", receive_request(poll_ms=20_000), timeout=30)
+            call = wire_server.statuses("ReceiveMessage", receive_request(poll_ms=20_000), timeout=30)
             polls.append(asyncio.create_task(call))
-            await parked(door, number + 1)
-        await clock.advance(15_000, door.broker.settle)
+            await parked(wire_server, number + 1)
+        await clock.advance(15_000, wire_server.broker.settle)
         assert [each.code for each in await polls[1]] == [pb.MESSAGE_NOT_FOUND]
-        assert door.broker.consuming.open == 1
-        await clock.advance(5_000, door.broker.settle)
+        assert wire_server.broker.consuming.open == 1
+        await clock.advance(5_000, wire_server.broker.settle)
         assert [each.code for each in await polls[0]] == [pb.MESSAGE_NOT_FOUND]
-        assert door.broker.consuming.open == 0
+        assert wire_server.broker.consuming.open == 0
 
 
 @pytest.mark.row("A12")
@@ -108,24 +108,24 @@ def test_too_short_a_deadline_is_refused_by_version(wanted_ms: int | None, versi
 @pytest.mark.row("A12")
 @pytest.mark.parametrize(("version", "code"), [("5.0.2", pb.BAD_REQUEST), (KNOWS, pb.ILLEGAL_POLLING_TIME)])
 async def test_too_short_a_deadline_on_the_wire(tmp_path: Path, version: str, code: int) -> None:
-    async with opened(tmp_path, limits=CallLimits()) as door:
-        before = await door.digest()
+    async with opened(tmp_path, limits=CallLimits()) as wire_server:
+        before = await wire_server.digest()
         headers = {"x-mq-client-version": version}
         request = receive_request(poll_ms=5_000)
-        (status,) = await door.statuses("ReceiveMessage", request, timeout=3, headers=headers)
+        (status,) = await wire_server.statuses("ReceiveMessage", request, timeout=3, headers=headers)
         assert status.code == code
-        assert await door.digest() == before
+        assert await wire_server.digest() == before
 
 
 @pytest.mark.row("A4")
 async def test_an_empty_poll_ends_at_its_time_not_before(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with opened(tmp_path, limits=CallLimits(), clock=clock) as door:
-        poll = asyncio.create_task(door.statuses("ReceiveMessage", receive_request(poll_ms=15_000)))
-        await parked(door)
-        await clock.advance(14_999, door.broker.settle)
-        assert door.broker.engine.wakeups.parked == 1
-        await clock.advance(1, door.broker.settle)
+    async with opened(tmp_path, limits=CallLimits(), clock=clock) as wire_server:
+        poll = asyncio.create_task(wire_server.statuses("ReceiveMessage", receive_request(poll_ms=15_000)))
+        await parked(wire_server)
+        await clock.advance(14_999, wire_server.broker.settle)
+        assert wire_server.broker.engine.wakeups.parked == 1
+        await clock.advance(1, wire_server.broker.settle)
         (status,) = await poll
         assert status.code == pb.MESSAGE_NOT_FOUND
 
@@ -134,71 +134,71 @@ async def test_an_empty_poll_ends_at_its_time_not_before(tmp_path: Path) -> None
 @pytest.mark.row("A6")
 async def test_a_new_message_ends_the_wait_at_once(tmp_path: Path) -> None:
     """The clock stands still: nothing but the message can have woken the poll."""
-    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
-        poll = asyncio.create_task(door.receive(poll_ms=20_000))
-        await parked(door)
-        await door.send(a_message())
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as wire_server:
+        poll = asyncio.create_task(wire_server.receive(poll_ms=20_000))
+        await parked(wire_server)
+        await wire_server.send(a_message())
         (received,) = await poll
         assert received.system_properties.message_id == "m1"
 
 
 async def test_a_client_that_leaves_frees_its_poll(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
-        poll = asyncio.create_task(door.receive(poll_ms=20_000))
-        await parked(door)
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as wire_server:
+        poll = asyncio.create_task(wire_server.receive(poll_ms=20_000))
+        await parked(wire_server)
         poll.cancel()
-        await parked(door, 0)
-        await door.send(a_message())
-        assert len(await door.receive()) == 1
+        await parked(wire_server, 0)
+        await wire_server.send(a_message())
+        assert len(await wire_server.receive()) == 1
 
 
 async def test_a_refused_go_push_client_is_made_to_wait(tmp_path: Path) -> None:
     """It asks again 20 ms after any refusal (protocol 1.7)."""
-    async with opened(tmp_path, limits=CallLimits(push_refusal_pause_ms=100)) as door:
+    async with opened(tmp_path, limits=CallLimits(push_refusal_pause_ms=100)) as wire_server:
         started = asyncio.get_running_loop().time()
         request = receive_request(push=True, batch_size=0)
-        (status,) = await door.statuses("ReceiveMessage", request, headers={"x-mq-language": "GO"})
+        (status,) = await wire_server.statuses("ReceiveMessage", request, headers={"x-mq-language": "GO"})
         assert status.code == pb.BAD_REQUEST
         assert asyncio.get_running_loop().time() - started >= 0.1
 
 
 @pytest.mark.row("A7")
 async def test_a_message_of_another_tag_leaves_the_poll_waiting(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as wire_server:
         wanted = pb.FilterExpression(expression="B")
-        poll = asyncio.create_task(door.receive(poll_ms=20_000, expression=wanted))
-        await parked(door)
-        await door.send(a_message("m1", tag="A"))
-        await door.broker.settle()
-        await parked(door)
+        poll = asyncio.create_task(wire_server.receive(poll_ms=20_000, expression=wanted))
+        await parked(wire_server)
+        await wire_server.send(a_message("m1", tag="A"))
+        await wire_server.broker.settle()
+        await parked(wire_server)
         assert not poll.done()
-        await door.send(a_message("m2", tag="B"))
+        await wire_server.send(a_message("m2", tag="B"))
         (received,) = await poll
         assert received.system_properties.message_id == "m2"
 
 
 @pytest.mark.row("A9")
 async def test_more_polls_than_a_group_may_hold_are_answered_at_once(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as door:
-        polls = [asyncio.create_task(door.receive(poll_ms=20_000)) for _ in range(1_024)]
-        await parked(door, 1_024)
-        (status,) = await door.statuses("ReceiveMessage", receive_request(poll_ms=20_000))
+    async with opened(tmp_path, limits=CallLimits(), clock=ManualClock()) as wire_server:
+        polls = [asyncio.create_task(wire_server.receive(poll_ms=20_000)) for _ in range(1_024)]
+        await parked(wire_server, 1_024)
+        (status,) = await wire_server.statuses("ReceiveMessage", receive_request(poll_ms=20_000))
         assert status.code == pb.TOO_MANY_REQUESTS
         assert "1024 polls are waiting" in status.message
-        await door.broker.drain()
+        await wire_server.broker.drain()
         assert await asyncio.gather(*polls) == [[]] * 1_024
 
 
 @pytest.mark.row("A10")
 async def test_a_hold_that_ends_ends_the_wait(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with opened(tmp_path, limits=CallLimits(), clock=clock) as door:
-        await door.send(a_message())
-        assert len(await door.receive(invisible_ms=10_000)) == 1
-        poll = asyncio.create_task(door.receive(poll_ms=20_000))
-        await parked(door)
-        await clock.advance(9_999, door.broker.settle)
-        assert door.broker.engine.wakeups.parked == 1
-        await clock.advance(1, door.broker.settle)
+    async with opened(tmp_path, limits=CallLimits(), clock=clock) as wire_server:
+        await wire_server.send(a_message())
+        assert len(await wire_server.receive(invisible_ms=10_000)) == 1
+        poll = asyncio.create_task(wire_server.receive(poll_ms=20_000))
+        await parked(wire_server)
+        await clock.advance(9_999, wire_server.broker.settle)
+        assert wire_server.broker.engine.wakeups.parked == 1
+        await clock.advance(1, wire_server.broker.settle)
         (again,) = await poll
         assert again.system_properties.delivery_attempt == 2

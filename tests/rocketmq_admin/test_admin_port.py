@@ -29,9 +29,9 @@ from popserver.config import GivenConfig
 from popserver.model.errors import CannotListen
 from popserver.services.administration import ADMIN, ROCKETMQ_ADMIN
 from popserver.services.clients import MESSAGING
+from tests.support.admin_server import REQUESTS, opened
 from tests.support.builders import START
-from tests.support.desk import REQUESTS, opened
-from tests.support.http import get
+from tests.support.http_client import get
 from tests.support.signing import signed
 from tests.support.waiting import soon
 
@@ -168,10 +168,10 @@ def test_a_taken_address_frees_the_port_for_clients_at_once(option: str) -> None
 
 
 def test_without_the_option_both_are_one_port() -> None:
-    with opened() as desk:
-        assert desk.server.admin_endpoint == desk.server.endpoint
-        assert desk.call("GetStatus").status.code == pb.OK
-        assert desk.ask("GetProxyRuntimeStats").status.code == pb.OK
+    with opened() as admin_server:
+        assert admin_server.server.admin_endpoint == admin_server.server.endpoint
+        assert admin_server.call("GetStatus").status.code == pb.OK
+        assert admin_server.ask("GetProxyRuntimeStats").status.code == pb.OK
 
 
 def test_the_console_finds_the_port() -> None:

@@ -16,23 +16,23 @@ from popproto.v2 import service_pb2 as wire
 from popproto.v2.admin_pb2_grpc import AdminStub
 from popserver.engine.clock import ManualClock
 from popserver.model.names import Resource
-from tests.support.door import GROUP, TOPIC, Door, a_message, advance, handle_of, opened
 from tests.support.sessions import Answer, client, traces, tried
+from tests.support.wire_server import GROUP, TOPIC, WireServer, a_message, advance, handle_of, opened
 
 OTHER = pb.Resource(name="trains")
 SQL = pb.FilterExpression(type=pb.SQL, expression="a > 3")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def door(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Door]:
+async def wire_server(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[WireServer]:
     url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
-    async with opened(tmp_path, clock=clock, postgres_url=url, administered=True) as opened_door:
-        yield opened_door
+    async with opened(tmp_path, clock=clock, postgres_url=url, administered=True) as opened_server:
+        yield opened_server
 
 
-def ask(door: Door, method: str, **fields: Any) -> Awaitable[Any]:
+def ask(wire_server: WireServer, method: str, **fields: Any) -> Awaitable[Any]:
     request = getattr(admin, f"{method}Request")(**fields)
-    answer: Awaitable[Any] = getattr(AdminStub(door.channel), method)(request)
+    answer: Awaitable[Any] = getattr(AdminStub(wire_server.channel), method)(request)
     return answer
 
 
@@ -52,15 +52,15 @@ def settings(
 
 @asynccontextmanager
 async def consumer(
-    door: Door, client_id: str = "c1", answer: Answer = lambda _: None, told: Any = None
+    wire_server: WireServer, client_id: str = "c1", answer: Answer = lambda _: None, told: Any = None
 ) -> AsyncIterator[list[wire.TelemetryCommand]]:
-    async with client(door, client_id, answer, told or settings(TOPIC)) as asked:
+    async with client(wire_server, client_id, answer, told or settings(TOPIC)) as asked:
         yield asked
 
 
-async def subscribed(door: Door, *topics: pb.Resource, group: pb.Resource = GROUP) -> None:
+async def subscribed(wire_server: WireServer, *topics: pb.Resource, group: pb.Resource = GROUP) -> None:
     for each in topics:
-        await door.broker.catalog.subscription(Resource("", group.name), Resource("", each.name))
+        await wire_server.broker.catalog.subscription(Resource("", group.name), Resource("", each.name))
 
 
 def shown(answer: Any) -> list[tuple[str, str, str, bool]]:
@@ -70,38 +70,38 @@ def shown(answer: Any) -> list[tuple[str, str, str, bool]]:
     ]
 
 
-async def test_subscriptions_of_a_group_and_of_a_topic(door: Door) -> None:
-    await subscribed(door, TOPIC, OTHER)
-    await subscribed(door, TOPIC, group=pb.Resource(name="auditors"))
-    async with consumer(door):
-        of_group = await ask(door, "ListSubscription", group=GROUP)
+async def test_subscriptions_of_a_group_and_of_a_topic(wire_server: WireServer) -> None:
+    await subscribed(wire_server, TOPIC, OTHER)
+    await subscribed(wire_server, TOPIC, group=pb.Resource(name="auditors"))
+    async with consumer(wire_server):
+        of_group = await ask(wire_server, "ListSubscription", group=GROUP)
         assert shown(of_group) == [("counters", "flights", "*", True), ("counters", "trains", "", False)]
         first, second = of_group.subscription_info
         assert (first.message_model, second.message_model) == (admin.CLUSTERING, admin.CLUSTERING)
         assert first.subscription_consistency
-        assert first.last_update_timestamp.ToMilliseconds() == door.broker.engine.clock.now_ms()
+        assert first.last_update_timestamp.ToMilliseconds() == wire_server.broker.engine.clock.now_ms()
         assert not second.HasField("last_update_timestamp")
-        of_topic = await ask(door, "ListSubscription", topic=TOPIC)
+        of_topic = await ask(wire_server, "ListSubscription", topic=TOPIC)
         assert shown(of_topic) == [("auditors", "flights", "", False), ("counters", "flights", "*", True)]
-        both = await ask(door, "ListSubscription", topic=OTHER, group=GROUP)
+        both = await ask(wire_server, "ListSubscription", topic=OTHER, group=GROUP)
         assert shown(both) == [("counters", "trains", "", False)]
-    nothing = await ask(door, "ListSubscription", topic=OTHER, group=pb.Resource(name="auditors"))
+    nothing = await ask(wire_server, "ListSubscription", topic=OTHER, group=pb.Resource(name="auditors"))
     assert shown(nothing) == []
 
 
-async def test_a_consumer_that_has_received_nothing_yet_is_listed(door: Door) -> None:
-    await door.send(a_message("m1"))
-    async with consumer(door):
+async def test_a_consumer_that_has_received_nothing_yet_is_listed(wire_server: WireServer) -> None:
+    await wire_server.send(a_message("m1"))
+    async with consumer(wire_server):
         for wish in ({"group": GROUP}, {"topic": TOPIC}, {"group": GROUP, "topic": TOPIC}):
-            assert shown(await ask(door, "ListSubscription", **wish)) == [("counters", "flights", "*", True)]
+            assert shown(await ask(wire_server, "ListSubscription", **wish)) == [("counters", "flights", "*", True)]
 
 
-async def test_subscriptions_that_differ_are_told(door: Door) -> None:
-    async with consumer(door, "c1"), consumer(door, "c2", told=settings(TOPIC, expression=SQL)):
-        await door.broker.catalog.topic(Resource("", TOPIC.name))
-        (info,) = (await ask(door, "ListSubscription", group=GROUP)).subscription_info
+async def test_subscriptions_that_differ_are_told(wire_server: WireServer) -> None:
+    async with consumer(wire_server, "c1"), consumer(wire_server, "c2", told=settings(TOPIC, expression=SQL)):
+        await wire_server.broker.catalog.topic(Resource("", TOPIC.name))
+        (info,) = (await ask(wire_server, "ListSubscription", group=GROUP)).subscription_info
         assert not info.subscription_consistency
-        answer = await ask(door, "DescribeSubscription", group=GROUP)
+        answer = await ask(wire_server, "DescribeSubscription", group=GROUP)
         assert [
             (each.client_info.client_id, each.subscription_info.expression, each.subscription_info.online)
             for each in answer.client_subscription_info
@@ -109,10 +109,10 @@ async def test_subscriptions_that_differ_are_told(door: Door) -> None:
         assert not answer.client_subscription_info[0].subscription_info.subscription_consistency
 
 
-async def test_clients_tell_their_library_and_where_they_are(door: Door) -> None:
-    await subscribed(door, TOPIC, OTHER)
-    async with consumer(door, "c1"), consumer(door, "c2", told=settings(TOPIC, OTHER)):
-        answer = await ask(door, "ListConsumerConnection", group=GROUP)
+async def test_clients_tell_their_library_and_where_they_are(wire_server: WireServer) -> None:
+    await subscribed(wire_server, TOPIC, OTHER)
+    async with consumer(wire_server, "c1"), consumer(wire_server, "c2", told=settings(TOPIC, OTHER)):
+        answer = await ask(wire_server, "ListConsumerConnection", group=GROUP)
         assert answer.client_info[0] == admin.ClientInfo(
             client_id="c1",
             version="5.2.0",
@@ -121,30 +121,30 @@ async def test_clients_tell_their_library_and_where_they_are(door: Door) -> None
             egress_ip="127.0.0.1",
             message_model=admin.CLUSTERING,
         )
-        of_topic = await ask(door, "ListConsumerConnection", group=GROUP, topic=OTHER)
+        of_topic = await ask(wire_server, "ListConsumerConnection", group=GROUP, topic=OTHER)
         assert [each.client_id for each in of_topic.client_info] == ["c2"]
-    await advance(door, 2_000)
-    assert not (await ask(door, "ListConsumerConnection", group=GROUP)).client_info
+    await advance(wire_server, 2_000)
+    assert not (await ask(wire_server, "ListConsumerConnection", group=GROUP)).client_info
 
 
-async def test_lists_have_a_limit(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lists_have_a_limit(wire_server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("subscriptions", "consumers"):
         monkeypatch.setattr(f"popserver.rocketmq_admin.{module}.LISTED_MAX", 1)
-    await subscribed(door, TOPIC, OTHER)
-    async with consumer(door, "c1", told=settings(TOPIC, OTHER)), consumer(door, "c2"):
+    await subscribed(wire_server, TOPIC, OTHER)
+    async with consumer(wire_server, "c1", told=settings(TOPIC, OTHER)), consumer(wire_server, "c2"):
         for method, entries in (
             ("ListSubscription", "subscription_info"),
             ("DescribeSubscription", "client_subscription_info"),
             ("ListConsumerConnection", "client_info"),
         ):
-            answer = await ask(door, method, group=GROUP)
+            answer = await ask(wire_server, method, group=GROUP)
             assert len(getattr(answer, entries)) == 1
             assert answer.status.message.startswith("only the first 1 ")
 
 
-async def test_what_a_consumer_runs_with(door: Door) -> None:
-    async with consumer(door, told=settings(TOPIC, OTHER, expression=SQL)):
-        answer = await ask(door, "GetConsumerRunningInfo", group=GROUP, client_id="c1")
+async def test_what_a_consumer_runs_with(wire_server: WireServer) -> None:
+    async with consumer(wire_server, told=settings(TOPIC, OTHER, expression=SQL)):
+        answer = await ask(wire_server, "GetConsumerRunningInfo", group=GROUP, client_id="c1")
     info = answer.consumer_running_info
     assert info.properties == {
         "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
@@ -155,13 +155,13 @@ async def test_what_a_consumer_runs_with(door: Door) -> None:
     assert (len(info.message_queue_table), len(info.consume_status_table)) == (0, 0)
 
 
-async def test_the_queues_of_a_member(door: Door) -> None:
-    await door.broker.catalog.topic(Resource("", TOPIC.name))
+async def test_the_queues_of_a_member(wire_server: WireServer) -> None:
+    await wire_server.broker.catalog.topic(Resource("", TOPIC.name))
     pull = settings(TOPIC, kind=pb.PULL_CONSUMER)
-    async with consumer(door, "c1", told=pull), consumer(door, "c2", told=pull):
+    async with consumer(wire_server, "c1", told=pull), consumer(wire_server, "c2", told=pull):
         offset = wire.UpdateOffsetRequest(group=GROUP, message_queue=pb.MessageQueue(topic=TOPIC, id=1), offset=0)
-        assert (await door.call("UpdateOffset", offset, client_id="c1")).status.code == pb.OK
-        answer = await ask(door, "GetConsumerRunningInfo", group=GROUP, client_id="c1")
+        assert (await wire_server.call("UpdateOffset", offset, client_id="c1")).status.code == pb.OK
+        answer = await ask(wire_server, "GetConsumerRunningInfo", group=GROUP, client_id="c1")
     table = answer.consumer_running_info.message_queue_table
     assert [(each.message_queue.topic.name, each.message_queue.id) for each in table] == [
         ("flights", number) for number in range(4)
@@ -170,10 +170,10 @@ async def test_the_queues_of_a_member(door: Door) -> None:
     assert answer.consumer_running_info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
 
 
-async def test_a_consumer_is_asked_for_its_threads(door: Door) -> None:
-    async with consumer(door, answer=traces("at main")):
+async def test_a_consumer_is_asked_for_its_threads(wire_server: WireServer) -> None:
+    async with consumer(wire_server, answer=traces("at main")):
         for wish in ({}, {"group": GROUP}):
-            answer = await ask(door, "PrintThreadStackTrace", client_id="c1", **wish)
+            answer = await ask(wire_server, "PrintThreadStackTrace", client_id="c1", **wish)
             assert (answer.status.code, answer.thread_stack_trace) == (pb.OK, "at main")
 
 
@@ -187,53 +187,55 @@ async def test_a_consumer_is_asked_for_its_threads(door: Door) -> None:
         (pb.FORBIDDEN, pb.FAILED_TO_CONSUME_MESSAGE, "the client says FORBIDDEN: because"),
     ],
 )
-async def test_a_message_is_tried_by_a_consumer(door: Door, said: Any, code: int, sentence: str) -> None:
-    await door.send(a_message("m1"))
-    async with consumer(door, answer=tried(said, "because")):
+async def test_a_message_is_tried_by_a_consumer(wire_server: WireServer, said: Any, code: int, sentence: str) -> None:
+    await wire_server.send(a_message("m1"))
+    async with consumer(wire_server, answer=tried(said, "because")):
         wish = {"client_id": "c1", "group": GROUP, "topic": TOPIC, "message_id": "m1"}
-        status = (await ask(door, "VerifyMessage", **wish)).status
+        status = (await ask(wire_server, "VerifyMessage", **wish)).status
     assert (status.code, status.message) == (code, sentence)
 
 
-async def test_a_subscription_in_use_is_not_deleted(door: Door) -> None:
-    await subscribed(door, TOPIC)
-    async with consumer(door):
-        before = await door.digest()
-        status = (await ask(door, "DeleteSubscription", group=GROUP, topic=TOPIC)).status
+async def test_a_subscription_in_use_is_not_deleted(wire_server: WireServer) -> None:
+    await subscribed(wire_server, TOPIC)
+    async with consumer(wire_server):
+        before = await wire_server.digest()
+        status = (await ask(wire_server, "DeleteSubscription", group=GROUP, topic=TOPIC)).status
         assert status.code == pb.BAD_REQUEST
         assert "such as c1, 1 in all; stop them" in status.message
-        assert await door.digest() == before
-        assert (await ask(door, "DeleteSubscription", group=GROUP, topic=OTHER)).status.code == pb.TOPIC_NOT_FOUND
+        assert await wire_server.digest() == before
+        assert (
+            await ask(wire_server, "DeleteSubscription", group=GROUP, topic=OTHER)
+        ).status.code == pb.TOPIC_NOT_FOUND
 
 
-async def test_every_topic_of_a_long_subscription_counts(door: Door) -> None:
+async def test_every_topic_of_a_long_subscription_counts(wire_server: WireServer) -> None:
     """Only the first 64 topics are kept as text; this topic is the last of 65."""
     last, many = pb.Resource(name="z"), [pb.Resource(name=f"t{number:02}") for number in range(64)]
-    await subscribed(door, last)
-    async with consumer(door, told=settings(*many, last, expression=SQL)):
-        status = (await ask(door, "DeleteSubscription", group=GROUP, topic=last)).status
+    await subscribed(wire_server, last)
+    async with consumer(wire_server, told=settings(*many, last, expression=SQL)):
+        status = (await ask(wire_server, "DeleteSubscription", group=GROUP, topic=last)).status
         assert (status.code, "such as c1, 1 in all" in status.message) == (pb.BAD_REQUEST, True)
-        of_both = await ask(door, "ListSubscription", group=GROUP, topic=last)
+        of_both = await ask(wire_server, "ListSubscription", group=GROUP, topic=last)
         assert shown(of_both) == [("counters", "z", "a > 3", True)]
-        of_group = await ask(door, "ListSubscription", group=GROUP)
+        of_group = await ask(wire_server, "ListSubscription", group=GROUP)
         assert {topic: online for _, topic, _, online in shown(of_group)}["z"]
-        clients = await ask(door, "ListConsumerConnection", group=GROUP, topic=last)
+        clients = await ask(wire_server, "ListConsumerConnection", group=GROUP, topic=last)
         assert [each.client_id for each in clients.client_info] == ["c1"]
-        described = await ask(door, "DescribeSubscription", group=GROUP, topic=last)
+        described = await ask(wire_server, "DescribeSubscription", group=GROUP, topic=last)
         assert [each.subscription_info.expression for each in described.client_subscription_info] == [SQL]
-        every = await ask(door, "DescribeSubscription", group=GROUP)
+        every = await ask(wire_server, "DescribeSubscription", group=GROUP)
         assert len(every.client_subscription_info) == 64
 
 
-async def test_a_message_that_waits_for_its_retry_is_in_flight(door: Door) -> None:
-    await door.send(a_message("m1"), a_message("m2"))
-    failed, _ = await door.receive(push=True)
+async def test_a_message_that_waits_for_its_retry_is_in_flight(wire_server: WireServer) -> None:
+    await wire_server.send(a_message("m1"), a_message("m2"))
+    failed, _ = await wire_server.receive(push=True)
     change = wire.ChangeInvisibleDurationRequest(group=GROUP, topic=TOPIC, receipt_handle=handle_of(failed))
     change.invisible_duration.seconds = 10
-    assert (await door.call("ChangeInvisibleDuration", change)).status.code == pb.OK
-    lag = await door.broker.progress().lag(Resource("", GROUP.name), None)
+    assert (await wire_server.call("ChangeInvisibleDuration", change)).status.code == pb.OK
+    lag = await wire_server.broker.progress().lag(Resource("", GROUP.name), None)
     assert sum(each.waiting_retry for each in lag[0]) == 1
-    answer = await ask(door, "DescribeGroupAccumulation", group=GROUP)
+    answer = await ask(wire_server, "DescribeGroupAccumulation", group=GROUP)
     counted = answer.accumulation
     assert (counted.inflight_messages, counted.ready_messages, counted.accumulation) == (2, 0, 2)
     assert not counted.HasField("deliver_delay_time")
@@ -264,13 +266,13 @@ async def test_a_message_that_waits_for_its_retry_is_in_flight(door: Door) -> No
         ("VerifyMessage", {"client_id": "c1", "message_id": "no such"}, pb.MESSAGE_NOT_FOUND, "no such"),
     ],
 )
-async def test_bad_input(door: Door, method: str, fields: Any, code: int, words: str) -> None:
-    async with consumer(door):
-        status = (await ask(door, method, **fields)).status
+async def test_bad_input(wire_server: WireServer, method: str, fields: Any, code: int, words: str) -> None:
+    async with consumer(wire_server):
+        status = (await ask(wire_server, method, **fields)).status
     assert (status.code, words in status.message) == (code, True), status
 
 
-async def test_two_lists_at_once(door: Door) -> None:
-    await subscribed(door, TOPIC)
-    answers = await asyncio.gather(*(ask(door, "ListSubscription", topic=TOPIC) for _ in range(20)))
+async def test_two_lists_at_once(wire_server: WireServer) -> None:
+    await subscribed(wire_server, TOPIC)
+    answers = await asyncio.gather(*(ask(wire_server, "ListSubscription", topic=TOPIC) for _ in range(20)))
     assert {len(each.subscription_info) for each in answers} == {1}

@@ -7,34 +7,34 @@ from typing import Any
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
+from tests.support.admin_server import AdminServer, named
 from tests.support.builders import an_id
-from tests.support.desk import Desk, named
 
 GROUP, TOPIC, OTHER = named("workers"), named("jobs"), named("more")
 START_MS = 1_735_689_600_000  # of the manual clock
 
 
 @pytest.fixture
-def desk(stored_desk: Desk) -> Desk:
-    return stored_desk
+def admin_server(either_admin_server: AdminServer) -> AdminServer:
+    return either_admin_server
 
 
 @pytest.fixture
-def ids(desk: Desk) -> list[str]:
+def ids(admin_server: AdminServer) -> list[str]:
     """Ten messages in the one queue of each topic, one each second; the group holds three of `jobs`, acked one more,
     and has looked at the other topic."""
     sent = [an_id() for _ in range(10)]
-    desk.make_group("workers", intervals_s=(3_600,))
+    admin_server.make_group("workers", intervals_s=(3_600,))
     for topic in (TOPIC, OTHER):
-        assert desk.call("CreateTopic", topic=topic, queue_count=1).status.code == pb.OK
+        assert admin_server.call("CreateTopic", topic=topic, queue_count=1).status.code == pb.OK
     for each in sent:
-        desk.send("jobs", each)
-        desk.send("more", each)
-        desk.server.clock.advance("1s")
-    (done,) = desk.receive("workers", "jobs", 1)
-    desk.ack("workers", "jobs", done)
-    assert len(desk.receive("workers", "jobs", 3)) == 3
-    assert len(desk.receive("workers", "more", 1)) == 1
+        admin_server.send("jobs", each)
+        admin_server.send("more", each)
+        admin_server.server.clock.advance("1s")
+    (done,) = admin_server.receive("workers", "jobs", 1)
+    admin_server.ack("workers", "jobs", done)
+    assert len(admin_server.receive("workers", "jobs", 3)) == 3
+    assert len(admin_server.receive("workers", "more", 1)) == 1
     return sent
 
 
@@ -42,8 +42,8 @@ def counted(answer: Any) -> tuple[int, int, int]:
     return answer.inflight_messages, answer.ready_messages, answer.accumulation
 
 
-def test_the_accumulation_of_a_group(desk: Desk, ids: list[str]) -> None:
-    answer = desk.ask("DescribeGroupAccumulation", group=GROUP)
+def test_the_accumulation_of_a_group(admin_server: AdminServer, ids: list[str]) -> None:
+    answer = admin_server.ask("DescribeGroupAccumulation", group=GROUP)
     assert answer.status == pb.Status(code=pb.OK, message="OK")
     assert counted(answer.accumulation) == (4, 15, 19)
     by_topic = {name: counted(each) for name, each in answer.topic_accumulation.items()}
@@ -55,48 +55,48 @@ def test_the_accumulation_of_a_group(desk: Desk, ids: list[str]) -> None:
     assert not answer.accumulation.last_consume_timestamp
 
 
-def test_the_accumulation_of_named_topics(desk: Desk, ids: list[str]) -> None:
-    answer = desk.ask("DescribeGroupAccumulation", group=GROUP, topics=[OTHER, OTHER])
+def test_the_accumulation_of_named_topics(admin_server: AdminServer, ids: list[str]) -> None:
+    answer = admin_server.ask("DescribeGroupAccumulation", group=GROUP, topics=[OTHER, OTHER])
     assert counted(answer.accumulation) == (1, 9, 10)
     assert set(answer.topic_accumulation) == {"more"}
-    desk.call("CreateTopic", topic=named("unread"))
-    nothing = desk.ask("DescribeGroupAccumulation", group=GROUP, topics=[named("unread")])
+    admin_server.call("CreateTopic", topic=named("unread"))
+    nothing = admin_server.ask("DescribeGroupAccumulation", group=GROUP, topics=[named("unread")])
     assert (counted(nothing.accumulation), len(nothing.topic_accumulation)) == ((0, 0, 0), 0)
-    missing = desk.ask("DescribeGroupAccumulation", group=GROUP, topics=[named("nowhere")])
+    missing = admin_server.ask("DescribeGroupAccumulation", group=GROUP, topics=[named("nowhere")])
     assert (missing.status.code, "'nowhere'" in missing.status.message) == (pb.TOPIC_NOT_FOUND, True)
 
 
 def test_the_whole_group_is_added_up_though_few_topics_are_listed(
-    desk: Desk, ids: list[str], monkeypatch: pytest.MonkeyPatch
+    admin_server: AdminServer, ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("popserver.progress.accumulation.TOPICS_MAX", 1)
-    answer = desk.ask("DescribeGroupAccumulation", group=GROUP)
+    answer = admin_server.ask("DescribeGroupAccumulation", group=GROUP)
     assert counted(answer.accumulation) == (4, 15, 19)
     assert set(answer.topic_accumulation) == {"jobs"}
     assert answer.status == pb.Status(code=pb.OK, message="only the first 1 of 2 topics; name those that you want")
 
 
-def test_a_topic_of_another_namespace_is_named_in_full(desk: Desk) -> None:
-    desk.make_group("eu/workers")
+def test_a_topic_of_another_namespace_is_named_in_full(admin_server: AdminServer) -> None:
+    admin_server.make_group("eu/workers")
     for topic in ("eu/jobs", "us/jobs"):
-        desk.send(topic, an_id())
-        desk.receive("eu/workers", topic, 0) or desk.receive("eu/workers", topic, 1)
-    answer = desk.ask("DescribeGroupAccumulation", group=named("eu/workers"))
+        admin_server.send(topic, an_id())
+        admin_server.receive("eu/workers", topic, 0) or admin_server.receive("eu/workers", topic, 1)
+    answer = admin_server.ask("DescribeGroupAccumulation", group=named("eu/workers"))
     assert set(answer.topic_accumulation) == {"jobs", "us/jobs"}
 
 
-def test_topics_of_one_name_are_two_entries(desk: Desk) -> None:
-    desk.make_group("eu/workers")
+def test_topics_of_one_name_are_two_entries(admin_server: AdminServer) -> None:
+    admin_server.make_group("eu/workers")
     for topic, count in (("jobs", 1), ("eu/jobs", 2)):
-        desk.send(topic, *(an_id() for _ in range(count)))
-        assert len(desk.receive("eu/workers", topic)) == count
-    answer = desk.ask("DescribeGroupAccumulation", group=named("eu/workers"))
+        admin_server.send(topic, *(an_id() for _ in range(count)))
+        assert len(admin_server.receive("eu/workers", topic)) == count
+    answer = admin_server.ask("DescribeGroupAccumulation", group=named("eu/workers"))
     by_topic = {name: each.inflight_messages for name, each in answer.topic_accumulation.items()}
     assert by_topic == {"/jobs": 1, "jobs": 2}
 
 
-def test_time_spans(desk: Desk, ids: list[str]) -> None:
-    answer = desk.ask("QueryTimeSpan", group=GROUP, topics=[TOPIC])
+def test_time_spans(admin_server: AdminServer, ids: list[str]) -> None:
+    answer = admin_server.ask("QueryTimeSpan", group=GROUP, topics=[TOPIC])
     (span,) = answer.queue_time_span_list
     assert (span.message_queue.topic, span.message_queue.id) == (TOPIC, 0)
     assert span.message_queue.broker.name == "popmq"
@@ -107,79 +107,83 @@ def test_time_spans(desk: Desk, ids: list[str]) -> None:
         3_000,
     ]
     assert span.delay_time_ms == 6_000
-    every = desk.ask("QueryTimeSpan", group=GROUP).queue_time_span_list
+    every = admin_server.ask("QueryTimeSpan", group=GROUP).queue_time_span_list
     assert [each.message_queue.topic.name for each in every] == ["jobs", "more"]
 
 
-def test_the_time_span_of_a_queue_without_messages(desk: Desk) -> None:
-    desk.make_group("workers")
-    desk.call("CreateTopic", topic=TOPIC, queue_count=1)
-    desk.receive("workers", "jobs", 1)
-    (span,) = desk.ask("QueryTimeSpan", group=GROUP).queue_time_span_list
+def test_the_time_span_of_a_queue_without_messages(admin_server: AdminServer) -> None:
+    admin_server.make_group("workers")
+    admin_server.call("CreateTopic", topic=TOPIC, queue_count=1)
+    admin_server.receive("workers", "jobs", 1)
+    (span,) = admin_server.ask("QueryTimeSpan", group=GROUP).queue_time_span_list
     times = span.min_timestamp, span.max_timestamp, span.consume_timestamp, span.delay_time_ms
     assert times == (0, 0, 0, 0)
 
 
-def test_the_time_spans_of_a_group_are_without_its_retries(desk: Desk, ids: list[str]) -> None:
+def test_the_time_spans_of_a_group_are_without_its_retries(admin_server: AdminServer, ids: list[str]) -> None:
     retries = named("%RETRY%workers")
-    assert desk.receive("workers", "%RETRY%workers", 1) == []
-    every = desk.ask("QueryTimeSpan", group=GROUP).queue_time_span_list
+    assert admin_server.receive("workers", "%RETRY%workers", 1) == []
+    every = admin_server.ask("QueryTimeSpan", group=GROUP).queue_time_span_list
     assert [each.message_queue.topic.name for each in every] == ["jobs", "more"]
-    (own,) = desk.ask("QueryTimeSpan", group=GROUP, topics=[retries]).queue_time_span_list
+    (own,) = admin_server.ask("QueryTimeSpan", group=GROUP, topics=[retries]).queue_time_span_list
     assert own.message_queue.topic == retries
 
 
-def test_time_spans_have_a_limit(desk: Desk, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_spans_have_a_limit(admin_server: AdminServer, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("time_span", "rpc_rocketmq"):
         monkeypatch.setattr(f"popserver.progress.{module}.QUEUES_MAX", 1)
-    answer = desk.ask("QueryTimeSpan", group=GROUP)
+    answer = admin_server.ask("QueryTimeSpan", group=GROUP)
     assert [each.message_queue.topic.name for each in answer.queue_time_span_list] == ["jobs"]
     assert answer.status.message == "only the first 1 queues; name fewer topics"
 
 
 @pytest.mark.row("H13")
-def test_a_group_is_reset_to_a_time(desk: Desk, ids: list[str]) -> None:
-    answer = desk.ask("ResetGroupOffset", group=GROUP, topic=TOPIC, reset_timestamp={"seconds": START_MS // 1_000 + 7})
+def test_a_group_is_reset_to_a_time(admin_server: AdminServer, ids: list[str]) -> None:
+    answer = admin_server.ask(
+        "ResetGroupOffset", group=GROUP, topic=TOPIC, reset_timestamp={"seconds": START_MS // 1_000 + 7}
+    )
     assert answer.status == pb.Status(code=pb.OK, message="OK")
-    assert [each.system_properties.message_id for each in desk.receive("workers", "jobs")] == ids[7:]
+    assert [each.system_properties.message_id for each in admin_server.receive("workers", "jobs")] == ids[7:]
 
 
-def test_a_reset_without_a_time_is_refused(desk: Desk, ids: list[str]) -> None:
-    before = desk.digest()
+def test_a_reset_without_a_time_is_refused(admin_server: AdminServer, ids: list[str]) -> None:
+    before = admin_server.digest()
     for at in (None, {"seconds": 0}, {"seconds": -1}):
-        status = desk.ask("ResetGroupOffset", group=GROUP, topic=TOPIC, reset_timestamp=at).status
+        status = admin_server.ask("ResetGroupOffset", group=GROUP, topic=TOPIC, reset_timestamp=at).status
         assert (status.code, "reset_timestamp" in status.message) == (pb.BAD_REQUEST, True)
-    assert desk.digest() == before
+    assert admin_server.digest() == before
 
 
-def test_a_subscription_is_deleted(desk: Desk, ids: list[str]) -> None:
-    (held, *_) = desk.receive("workers", "more", 1)
-    assert desk.ask("DeleteSubscription", group=GROUP, topic=OTHER).status == pb.Status(code=pb.OK, message="OK")
-    assert set(desk.ask("DescribeGroupAccumulation", group=GROUP).topic_accumulation) == {"jobs"}
-    assert [each.topic.name for each in desk.ask("ListSubscription", group=GROUP).subscription_info] == ["jobs"]
-    again = desk.ask("DeleteSubscription", group=GROUP, topic=OTHER).status
+def test_a_subscription_is_deleted(admin_server: AdminServer, ids: list[str]) -> None:
+    (held, *_) = admin_server.receive("workers", "more", 1)
+    assert admin_server.ask("DeleteSubscription", group=GROUP, topic=OTHER).status == pb.Status(
+        code=pb.OK, message="OK"
+    )
+    assert set(admin_server.ask("DescribeGroupAccumulation", group=GROUP).topic_accumulation) == {"jobs"}
+    assert [each.topic.name for each in admin_server.ask("ListSubscription", group=GROUP).subscription_info] == ["jobs"]
+    again = admin_server.ask("DeleteSubscription", group=GROUP, topic=OTHER).status
     assert (again.code, "'workers' does not consume topic 'more'" in again.message) == (pb.NOT_FOUND, True)
-    late = desk.acked("workers", "more", held)
+    late = admin_server.acked("workers", "more", held)
     assert late.code == pb.INVALID_RECEIPT_HANDLE
     # A group that reads the topic again begins as one that has never read it.
-    assert [each.system_properties.message_id for each in desk.receive("workers", "more")] == ids
-    assert desk.acked("workers", "more", held).code == pb.INVALID_RECEIPT_HANDLE
+    assert [each.system_properties.message_id for each in admin_server.receive("workers", "more")] == ids
+    assert admin_server.acked("workers", "more", held).code == pb.INVALID_RECEIPT_HANDLE
 
 
-def test_pauses_end_with_the_subscription(desk: Desk, ids: list[str]) -> None:
-    desk.call("PauseGroup", group=GROUP, topic=OTHER)
-    desk.call("PauseGroup", group=GROUP, topic=TOPIC)
-    assert desk.ask("DeleteSubscription", group=GROUP, topic=OTHER).status.code == pb.OK
-    (group,) = desk.call("ListGroups").groups
+def test_pauses_end_with_the_subscription(admin_server: AdminServer, ids: list[str]) -> None:
+    admin_server.call("PauseGroup", group=GROUP, topic=OTHER)
+    admin_server.call("PauseGroup", group=GROUP, topic=TOPIC)
+    assert admin_server.ask("DeleteSubscription", group=GROUP, topic=OTHER).status.code == pb.OK
+    (group,) = admin_server.call("ListGroups").groups
     assert [each.topic.name for each in group.pauses] == ["jobs"]
-    assert len(desk.receive("workers", "more")) == 10
+    assert len(admin_server.receive("workers", "more")) == 10
 
 
-def test_dead_letters_outlive_the_subscription(desk: Desk, ids: list[str]) -> None:
-    (held,) = desk.receive("workers", "jobs", 1)
-    desk.give_up("workers", "jobs", held)
-    assert desk.ask("DeleteSubscription", group=GROUP, topic=TOPIC).status.code == pb.OK
-    assert len(desk.call("ListDeadLetters", selection={"group": GROUP}).dead_letters) == 1
+def test_dead_letters_outlive_the_subscription(admin_server: AdminServer, ids: list[str]) -> None:
+    (held,) = admin_server.receive("workers", "jobs", 1)
+    admin_server.give_up("workers", "jobs", held)
+    assert admin_server.ask("DeleteSubscription", group=GROUP, topic=TOPIC).status.code == pb.OK
+    assert len(admin_server.call("ListDeadLetters", selection={"group": GROUP}).dead_letters) == 1
 
 
 @pytest.mark.parametrize(
@@ -217,8 +221,8 @@ def test_dead_letters_outlive_the_subscription(desk: Desk, ids: list[str]) -> No
         ),
     ],
 )
-def test_bad_input(desk: Desk, ids: list[str], method: str, fields: Any, code: int, words: str) -> None:
-    before = desk.digest()
-    status = desk.ask(method, **fields).status
+def test_bad_input(admin_server: AdminServer, ids: list[str], method: str, fields: Any, code: int, words: str) -> None:
+    before = admin_server.digest()
+    status = admin_server.ask(method, **fields).status
     assert (status.code, words in status.message) == (code, True), status
-    assert desk.digest() == before
+    assert admin_server.digest() == before

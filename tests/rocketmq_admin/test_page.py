@@ -11,7 +11,7 @@ import pytest
 import popserver
 from popserver.services.administration import ROCKETMQ_ADMIN
 from tests.http2.programs import GRPCURL, program
-from tests.support.pages import ADDRESS, Block, Reader, blocks, fits
+from tests.support.documentation_pages import ADDRESS, Block, Reader, blocks, fits
 
 PAGE = Path(__file__).parents[2] / "docs" / "rocketmq-admin.md"
 ABOUT = ("topics", "subscriptions of groups", "progress of groups", "messages", "clients", "the server")

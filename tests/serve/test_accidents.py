@@ -18,9 +18,9 @@ from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popproto.v2 import definition_pb2 as pb
 from popserver.database.migrate import FIRST
-from tests.support.knocking import knocking
+from tests.serve.startup_hook import WAIT, StartupHook
 from tests.support.postgres import PostgresServer, postgres_server
-from tests.support.spoiled import WAIT, Spoiled
+from tests.support.raw_client import raw_client
 from tests.support.waiting import eventually
 from tests.support.workers import WITHIN_S, Workers, workers
 
@@ -39,14 +39,14 @@ def own_postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def spoiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spoiled:
-    return Spoiled(tmp_path, monkeypatch)
+def spoiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartupHook:
+    return StartupHook(tmp_path, monkeypatch)
 
 
 class TestStopping:
     async def test_who_connects_in_a_drain_is_refused(self, own_postgres: PostgresServer) -> None:
         """And so goes elsewhere, instead of waiting for nobody."""
-        async with workers(own_postgres.url, 2, *PLAIN) as server, knocking(server.endpoint) as client:
+        async with workers(own_postgres.url, 2, *PLAIN) as server, raw_client(server.endpoint) as client:
             assert (await client.send("before")).code == pb.OK
             _set(own_postgres, WITHOUT_STANDBY)
             sending = asyncio.create_task(client.send("held"))
@@ -61,12 +61,12 @@ class TestStopping:
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
     async def test_a_commit_that_never_ends_holds_no_process(
-        self, own_postgres: PostgresServer, spoiled: Spoiled, number: signal.Signals
+        self, own_postgres: PostgresServer, spoiled: StartupHook, number: signal.Signals
     ) -> None:
         """SIGKILL: of the supervisor alone."""
         spoiled.by("from popserver.serve import process; process.STOP_S = 0.1")
         async with workers(own_postgres.url, 2, *PLAIN, "--drain-timeout", "0s") as server:
-            async with knocking(server.endpoint) as client:
+            async with raw_client(server.endpoint) as client:
                 _set(own_postgres, WITHOUT_STANDBY)
                 sending = asyncio.create_task(client.send("held"))
                 await _is(lambda: _waits(own_postgres), "a commit that waits")
@@ -112,7 +112,7 @@ class TestWithoutAStandby:
 
 class TestReloading:
     async def test_the_schema_is_never_upgraded_under_old_workers(self, postgres_url: str) -> None:
-        async with workers(postgres_url, 2, *PLAIN) as server, knocking(server.endpoint) as client:
+        async with workers(postgres_url, 2, *PLAIN) as server, raw_client(server.endpoint) as client:
             with psycopg.connect(postgres_url) as conn:
                 conn.execute("UPDATE alembic_version SET version_num = %s", (FIRST,))
             before = server.running()
@@ -124,7 +124,7 @@ class TestReloading:
             assert server.running() == before
             assert (await client.send("m")).code == pb.OK
 
-    async def test_it_survives_workers_that_write_something_else(self, postgres_url: str, spoiled: Spoiled) -> None:
+    async def test_it_survives_workers_that_write_something_else(self, postgres_url: str, spoiled: StartupHook) -> None:
         async with workers(postgres_url, 2, *PLAIN) as server:
             before = server.running()
             spoiled.by("print('hello', flush=True)")
@@ -139,13 +139,13 @@ class TestReloading:
             await server.reload()
             assert before.keys().isdisjoint(server.running())
 
-    async def test_what_a_library_prints_goes_to_the_log(self, postgres_url: str, spoiled: Spoiled) -> None:
+    async def test_what_a_library_prints_goes_to_the_log(self, postgres_url: str, spoiled: StartupHook) -> None:
         spoiled.at_loading("print('a word', flush=True)", 1, 2)
         async with workers(postgres_url, 2, *PLAIN) as server:
             assert server.stderr.count("a word") == 2
 
     async def test_a_worker_that_was_just_being_started_has_the_new_settings_too(
-        self, postgres_url: str, spoiled: Spoiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, postgres_url: str, spoiled: StartupHook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
         admin = ("--admin", "127.0.0.1:0")
@@ -164,7 +164,7 @@ class TestReloading:
 
 
 class TestPauses:
-    async def test_probes_of_a_worker_that_waits_are_refused(self, postgres_url: str, spoiled: Spoiled) -> None:
+    async def test_probes_of_a_worker_that_waits_are_refused(self, postgres_url: str, spoiled: StartupHook) -> None:
         ports = ("--http", "127.0.0.1:0", "--admin", "127.0.0.1:0")
         async with workers(postgres_url, 2, *PLAIN, *ports) as server:
             http, admin = (server.facts[name].split(",")[0] for name in ("http", "admin"))

@@ -19,7 +19,7 @@ from popserver.serve import slots
 from popserver.serve.order import ASK
 from popserver.serve.ports import BoundPort
 from popserver.serve.slots import Worker, open_slots
-from tests.support.knocking import knocking
+from tests.support.raw_client import raw_client
 from tests.support.waiting import eventually
 from tests.support.workers import workers
 
@@ -84,7 +84,7 @@ async def test_another_worker_takes_its_place(postgres_url: str) -> None:
         assert "did not answer for 20 s" in said["reason"]
         await server.logged("worker ready", 3)
         assert sorted(server.running().values()) == [1, 2]
-        async with knocking(server.endpoint) as client:
+        async with raw_client(server.endpoint) as client:
             await client.route()
         assert await server.stop() == 0
 

@@ -22,12 +22,12 @@ from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from tests.support.aftermath import final, looking, unfinished
 from tests.support.checker import Call, Outcome, Receive, Send, check
-from tests.support.load import Load, stub_of
+from tests.support.final_state import final, looking, unfinished
 from tests.support.server_process import refused
 from tests.support.waiting import eventually
 from tests.support.workers import Workers, workers
+from tests.support.workload import Load, stub_of
 
 pytestmark = pytest.mark.timeout(300)
 

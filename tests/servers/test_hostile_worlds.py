@@ -18,9 +18,9 @@ from popserver.database.database import Database
 from proof.history.scenes import Scene, judge
 from proof.torture.loads import SceneLoad
 from proof.torture.place import OPTIONS
-from tests.support.aftermath import all_have_begun, final, looking, unfinished
 from tests.support.checker import Outcome, Receive
-from tests.support.hostile import HOSTILE, SEARCH_PATH, UNHARMED, WAYS, alter, hostile_database
+from tests.support.final_state import all_have_begun, final, looking, unfinished
+from tests.support.hostile_settings import HOSTILE, SEARCH_PATH, UNHARMED, WAYS, alter, hostile_database
 from tests.support.postgres import postgres_server
 from tests.support.server_process import served
 from tests.support.waiting import eventually

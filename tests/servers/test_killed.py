@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.aftermath import final, looking, unfinished
 from tests.support.checker import Call, Outcome, Receive, Send, check
-from tests.support.load import Load
+from tests.support.final_state import final, looking, unfinished
 from tests.support.postgres import fresh_database, postgres_server
 from tests.support.server_process import ServerProcess, served
 from tests.support.waiting import eventually
+from tests.support.workload import Load
 
 TOPIC = "orders"
 GROUPS = ("billing", "shipping")

@@ -28,9 +28,9 @@ from popclient.spark.queue.options import parse
 from popclient.spark.queue.reading import RangeReader
 from popclient.spark.queue.source import QueueReader
 from pyspark_popmq import DefaultSource
+from tests.spark.node_environment import NEEDED
+from tests.spark.spark_cluster import ROOT, spark_home
 from tests.spark.stepping import ALL_COLUMNS
-from tests.support.node_environment import NEEDED
-from tests.support.spark_cluster import ROOT, spark_home
 
 FIT = {
     "host": "node1",

@@ -13,7 +13,7 @@ from popclient.spark.dead_letters.database import SETTINGS, connected
 from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.postgres.sessions import PINNED
-from tests.support.hostile import HOSTILE, WAYS, hostile_database
+from tests.support.hostile_settings import HOSTILE, WAYS, hostile_database
 from tests.support.postgres import PostgresServer
 
 _OWN = {

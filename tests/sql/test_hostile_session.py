@@ -12,7 +12,7 @@ from popclient import MessageView, SimpleConsumer, sql
 from popclient.admin import Admin
 from popclient.errors import HoldLost
 from popserver import EmbeddedBroker, embedded
-from tests.support.hostile import HOSTILE
+from tests.support.hostile_settings import HOSTILE
 
 # Those that end the user's session or statements are the user's own.
 _KEPT = {name: value for name, value in HOSTILE.items() if "timeout" not in name and name != "role"}

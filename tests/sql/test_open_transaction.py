@@ -20,7 +20,7 @@ from popserver.model.topic import MessageType, NewTopic
 from popserver.postgres import connections, sessions
 from popserver.settling import release
 from tests.support.builders import GROUP, TOPIC, a_message
-from tests.support.lite import lite_broker
+from tests.support.lite_broker import lite_broker
 from tests.support.running_broker import RunningBroker, ids, running_broker
 
 # A statement that waits for a lock waits until the time-out; a machine that is busy does not take so long.

@@ -1,4 +1,4 @@
-"""What the tests of every room may ask for: a store, a broker, a server, an operator's desk, several servers."""
+"""Fixtures of the tests of every room: a store, a broker, a server in this process or apart, several servers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from popclient import ClientConfig
 from popclient._session import session as sessions
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock
-from tests.support import desk as desks
+from tests.support import admin_server as admin_servers
+from tests.support.admin_server import AdminServer
 from tests.support.certificates import Authority
 from tests.support.config_defaults import defaults_with
-from tests.support.desk import Desk
-from tests.support.door import Door, opened
+from tests.support.emptied_database import a_database, emptied
 from tests.support.open_store import OpenStore, open_store
 from tests.support.postgres import PostgresServer
 from tests.support.running_broker import RunningBroker, running_broker
 from tests.support.several_brokers import SeveralBrokers, several_brokers
-from tests.support.stores import a_database, emptied
+from tests.support.wire_server import WireServer, opened
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ async def lone_server(postgres_url: str) -> AsyncIterator[SeveralBrokers]:
 
 
 @pytest.fixture
-async def door(tmp_path: Path) -> AsyncIterator[Door]:
+async def wire_server(tmp_path: Path) -> AsyncIterator[WireServer]:
     """A server on a SQLite file, and a client's end of it."""
-    async with opened(tmp_path) as opened_door:
-        yield opened_door
+    async with opened(tmp_path) as opened_server:
+        yield opened_server
 
 
 @pytest.fixture
@@ -97,26 +97,28 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def timed_door(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Door]:
+async def timed_wire_server(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
+) -> AsyncIterator[WireServer]:
     """A server on a clock that stands still, once on each database."""
     url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
-    async with opened(tmp_path, clock=clock, postgres_url=url) as opened_door:
-        yield opened_door
+    async with opened(tmp_path, clock=clock, postgres_url=url) as opened_server:
+        yield opened_server
 
 
 @pytest.fixture
-async def strict_door(tmp_path: Path) -> AsyncIterator[Door]:
+async def strict_wire_server(tmp_path: Path) -> AsyncIterator[WireServer]:
     """A server that makes no topic and no group by itself."""
-    async with opened(tmp_path, auto_create=False) as opened_door:
-        yield opened_door
+    async with opened(tmp_path, auto_create=False) as opened_server:
+        yield opened_server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def either_door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Door]:
+async def either_wire_server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[WireServer]:
     """A server, once on each database."""
     url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
-    async with opened(tmp_path, postgres_url=url) as opened_door:
-        yield opened_door
+    async with opened(tmp_path, postgres_url=url) as opened_server:
+        yield opened_server
 
 
 @pytest.fixture
@@ -126,14 +128,14 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
+def admin_server() -> Iterator[AdminServer]:
     """A server in memory, and its administration."""
-    with desks.opened() as opened_desk:
-        yield opened_desk
+    with admin_servers.opened() as opened_server:
+        yield opened_server
 
 
 @pytest.fixture
-def stored_desk(database_url: str) -> Iterator[Desk]:
+def either_admin_server(database_url: str) -> Iterator[AdminServer]:
     """A server and its administration, once on each database."""
-    with desks.opened(database_url) as opened_desk:
-        yield opened_desk
+    with admin_servers.opened(database_url) as opened_server:
+        yield opened_server

@@ -8,7 +8,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.model.names import Resource
 from popserver.transport import convert
-from tests.support.door import CLIENT, GROUP, TOPIC, Door, headers
+from tests.support.wire_server import CLIENT, GROUP, TOPIC, WireServer, headers
 
 FOREIGN_TYPE = pb.FilterExpression(expression="*")
 
@@ -56,14 +56,14 @@ NOTHING = pb.MESSAGE_NOT_FOUND
 
 
 async def receive_batch(
-    door: Door, request: wire.ReceiveMessageRequest, client_id: str = CLIENT
+    wire_server: WireServer, request: wire.ReceiveMessageRequest, client_id: str = CLIENT
 ) -> receiving_pb2.ReceiveBatchResponse:
     """A receive that is answered in one frame."""
-    return await ReceivingStub(door.channel).ReceiveBatch(request, metadata=headers(client_id, {}))
+    return await ReceivingStub(wire_server.channel).ReceiveBatch(request, metadata=headers(client_id, {}))
 
 
 async def push(
-    door: Door,
+    wire_server: WireServer,
     client_id: str = "pusher",
     *,
     attempt_id: str = "",
@@ -80,6 +80,6 @@ async def push(
         attempt_id=attempt_id,
     )
     convert.set_ms(request.long_polling_timeout, 0)
-    frames = await door.frames("ReceiveMessage", request, client_id=client_id)
+    frames = await wire_server.frames("ReceiveMessage", request, client_id=client_id)
     assert frames[0].status.code in {pb.OK, NOTHING}
     return [frame.message for frame in frames if frame.HasField("message")]

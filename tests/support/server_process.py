@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.support.engine import SETTING
+from tests.support.grpc_engine import SETTING
 
 READY_TIMEOUT_S = 60.0  # on an idle machine a start takes 0.6 s
 # The command to test: this checkout's, or another one's that the environment names.

@@ -9,7 +9,7 @@ from typing import Any
 
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
-from tests.support.door import GROUP, TOPIC, Door
+from tests.support.wire_server import GROUP, TOPIC, WireServer
 
 CONSUMER = wire.TelemetryCommand(
     settings=pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=GROUP))
@@ -22,7 +22,11 @@ Answer = Callable[[wire.TelemetryCommand], wire.TelemetryCommand | None]
 
 @asynccontextmanager
 async def client(
-    door: Door, client_id: str = "c1", answer: Answer = lambda _: None, settings: Any = CONSUMER, **options: Any
+    wire_server: WireServer,
+    client_id: str = "c1",
+    answer: Answer = lambda _: None,
+    settings: Any = CONSUMER,
+    **options: Any,
 ) -> AsyncIterator[list[wire.TelemetryCommand]]:
     """A client that has told its settings; what it is asked, and it answers so."""
     asked: list[wire.TelemetryCommand] = []
@@ -34,7 +38,7 @@ async def client(
             if reply is not None:
                 await stream.write(reply)
 
-    async with door.telemetry(client_id, **options) as stream:
+    async with wire_server.telemetry(client_id, **options) as stream:
         await stream.write(settings)
         assert (await stream.read()).status.code == pb.OK
         serving = asyncio.create_task(serve(stream))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.full import LIST, Full
+from tests.support.heavy_tests import LIST, Full
 
 TEXT = """# a remark
 tests/heavy/

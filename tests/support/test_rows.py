@@ -11,7 +11,7 @@ pytest_plugins = "pytester"
 ROOT = Path(__file__).parents[2]
 CONFTEST = """
 from pathlib import Path
-from tests.support.rows import Rows
+from tests.support.requirement_rows import Rows
 
 def pytest_configure(config):
     config.pluginmanager.register(Rows(config, Path(__file__).with_name("rows.txt")))

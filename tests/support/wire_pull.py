@@ -11,7 +11,7 @@ from popproto.v2 import service_pb2 as wire
 from popserver.model.topic import NewTopic
 from popserver.pulling.rpc import EXTRAS_HEADER
 from popserver.transport import convert
-from tests.support.door import CLIENT, GROUP, TOPIC, Door, headers
+from tests.support.wire_server import CLIENT, GROUP, TOPIC, WireServer, headers
 
 
 class Answer(NamedTuple):
@@ -38,12 +38,17 @@ def queue_name(number: int = 0, topic: pb.Resource = TOPIC) -> legacy_pb2.QueueN
     return legacy_pb2.QueueName(topic=topic, queue_id=number)
 
 
-async def make_topic(door: Door, queues: int = 1) -> None:
-    await door.broker.catalog.create_topic(NewTopic(convert.resource(TOPIC, ""), queues))
+async def make_topic(wire_server: WireServer, queues: int = 1) -> None:
+    await wire_server.broker.catalog.create_topic(NewTopic(convert.resource(TOPIC, ""), queues))
 
 
 async def pull(
-    door: Door, offset: int = 0, *, poll_ms: int | None = None, extras: dict[str, int] | None = None, **more: Any
+    wire_server: WireServer,
+    offset: int = 0,
+    *,
+    poll_ms: int | None = None,
+    extras: dict[str, int] | None = None,
+    **more: Any,
 ) -> Answer:
     """One pull by PullMessage; `extras` are the fields of its PullExtras."""
     options, fields = _options_and_fields(more)
@@ -52,7 +57,7 @@ async def pull(
         convert.set_ms(request.long_polling_timeout, poll_ms)
     if extras is not None:
         options["headers"][EXTRAS_HEADER] = legacy_pb2.PullExtras(**extras).SerializeToString()
-    frames = await door.frames("PullMessage", request, **options)
+    frames = await wire_server.frames("PullMessage", request, **options)
     kinds = [frame.WhichOneof("content") for frame in frames]
     refused = kinds == ["status"]
     assert refused or kinds == ["status", *["message"] * (len(frames) - 2), "next_offset"], kinds
@@ -62,7 +67,12 @@ async def pull(
 
 
 async def pull_batch(
-    door: Door, offset: int = 0, *, poll_ms: int | None = None, extras: dict[str, int] | None = None, **more: Any
+    wire_server: WireServer,
+    offset: int = 0,
+    *,
+    poll_ms: int | None = None,
+    extras: dict[str, int] | None = None,
+    **more: Any,
 ) -> Answer:
     """The same by PullBatch."""
     options, fields = _options_and_fields(more)
@@ -72,7 +82,7 @@ async def pull_batch(
         convert.set_ms(request.long_polling_timeout, poll_ms)
     if extras is not None:
         request.extras.MergeFrom(legacy_pb2.PullExtras(**extras))
-    answer = await legacy(door, "PullBatch", request, **options)
+    answer = await legacy(wire_server, "PullBatch", request, **options)
     refused = answer.status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND, pb.ILLEGAL_OFFSET)
     assert not refused or answer == legacy_pb2.PullBatchResponse(status=answer.status)
     return Answer(answer.status, list(answer.messages), None if refused else answer.next_offset)
@@ -84,29 +94,33 @@ def _options_and_fields(more: dict[str, Any]) -> tuple[dict[str, Any], dict[str,
     return options, {"group": GROUP, "message_queue": queue(), "batch_size": 32} | more
 
 
-async def update_offset(door: Door, offset: int, number: int = 0, group: pb.Resource = GROUP) -> pb.Status:
+async def update_offset(wire_server: WireServer, offset: int, number: int = 0, group: pb.Resource = GROUP) -> pb.Status:
     request = wire.UpdateOffsetRequest(group=group, message_queue=queue(number), offset=offset)
-    status: pb.Status = (await door.call("UpdateOffset", request)).status
+    status: pb.Status = (await wire_server.call("UpdateOffset", request)).status
     return status
 
 
-async def get_offset(door: Door, number: int = 0, group: pb.Resource = GROUP) -> tuple[int, int]:
+async def get_offset(wire_server: WireServer, number: int = 0, group: pb.Resource = GROUP) -> tuple[int, int]:
     """Code and offset."""
-    answer = await door.call("GetOffset", wire.GetOffsetRequest(group=group, message_queue=queue(number)))
+    answer = await wire_server.call("GetOffset", wire.GetOffsetRequest(group=group, message_queue=queue(number)))
     return answer.status.code, answer.offset
 
 
-async def query_offset(door: Door, policy: Any, at_ms: int | None = None, number: int = 0) -> wire.QueryOffsetResponse:
+async def query_offset(
+    wire_server: WireServer, policy: Any, at_ms: int | None = None, number: int = 0
+) -> wire.QueryOffsetResponse:
     request = wire.QueryOffsetRequest(message_queue=queue(number), query_offset_policy=policy)
     if at_ms is not None:
         convert.set_ms(request.timestamp, at_ms)
-    answer: wire.QueryOffsetResponse = await door.call("QueryOffset", request)
+    answer: wire.QueryOffsetResponse = await wire_server.call("QueryOffset", request)
     return answer
 
 
-async def legacy(door: Door, method: str, request: Any, *, client_id: str | None = CLIENT, **options: Any) -> Any:
+async def legacy(
+    wire_server: WireServer, method: str, request: Any, *, client_id: str | None = CLIENT, **options: Any
+) -> Any:
     metadata = headers(client_id, options.pop("headers", {}))
-    return await getattr(LegacyStub(door.channel), method)(request, metadata=metadata, **options)
+    return await getattr(LegacyStub(wire_server.channel), method)(request, metadata=metadata, **options)
 
 
 async def settle(stream: Any, properties: dict[str, str] | None = None, **filters: pb.FilterExpression) -> Any:

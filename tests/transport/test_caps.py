@@ -15,7 +15,7 @@ from popserver.clients.settings import EXPRESSIONS_LENGTH_MAX
 from popserver.model.errors import BadRequest
 from popserver.transport import entry_limits
 from popserver.transport.incoming import reader
-from tests.support.door import GROUP, TOPIC, Door, a_message
+from tests.support.wire_server import GROUP, TOPIC, WireServer, a_message
 
 MODULES = (wire, rocketmq_admin, admin_pb2, bulk_pb2, legacy_pb2)
 
@@ -91,19 +91,19 @@ def test_the_table_names_nothing_that_is_not_there() -> None:
     assert found == set(entry_limits.ENTRIES_MAX)
 
 
-async def test_too_much_is_refused_on_the_wire_and_changes_nothing(door: Door) -> None:
-    await door.send(a_message())
-    before = await door.digest()
+async def test_too_much_is_refused_on_the_wire_and_changes_nothing(wire_server: WireServer) -> None:
+    await wire_server.send(a_message())
+    before = await wire_server.digest()
     request = wire.AckMessageRequest(group=GROUP, topic=TOPIC)
     for _ in range(5_000):
         request.entries.add()
-    answer = await door.call("AckMessage", request)
+    answer = await wire_server.call("AckMessage", request)
     assert answer.status.code == pb.BAD_REQUEST
     assert "entries has 5000 entries, at most 4096" in answer.status.message
-    assert await door.digest() == before
+    assert await wire_server.digest() == before
 
 
-async def test_settings_have_so_many_characters_of_filters(door: Door) -> None:
+async def test_settings_have_so_many_characters_of_filters(wire_server: WireServer) -> None:
     sent = pb.Settings(client_type=pb.PUSH_CONSUMER)
     sent.subscription.group.CopyFrom(GROUP)
     count = EXPRESSIONS_LENGTH_MAX // 16_000 + 1
@@ -111,6 +111,6 @@ async def test_settings_have_so_many_characters_of_filters(door: Door) -> None:
         entry = sent.subscription.subscriptions.add()
         entry.topic.name = f"topic-{number}"
         entry.expression.expression = "x" * 16_000
-    (refused,) = await door.statuses("Telemetry", wire.TelemetryCommand(settings=sent))
+    (refused,) = await wire_server.statuses("Telemetry", wire.TelemetryCommand(settings=sent))
     assert refused.code == pb.BAD_REQUEST
     assert f"{count * 16_000} characters together, at most {EXPRESSIONS_LENGTH_MAX}" in refused.message

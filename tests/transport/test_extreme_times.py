@@ -13,7 +13,7 @@ from popproto.v1 import admin_pb2, bulk_pb2, legacy_pb2, receiving_pb2
 from popproto.v2 import admin_pb2 as official_pb2
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as v2
-from tests.support.door import GROUP, LIMITS, TOPIC, Door, a_message, opened, receive_request
+from tests.support.wire_server import GROUP, LIMITS, TOPIC, WireServer, a_message, opened, receive_request
 
 MESSAGING, LEGACY = "apache.rocketmq.v2.MessagingService", "popmq.v1.Legacy"
 RECEIVING, ADMIN, BULK = "popmq.v1.Receiving", "popmq.v1.Admin", "popmq.v1.Bulk"
@@ -104,11 +104,11 @@ def put(request: Any, path: tuple[str, ...], seconds: int, nanos: int) -> None:
     field.seconds, field.nanos = seconds, nanos
 
 
-async def status_of(door: Door, service: str, method: Any, request: Any) -> pb.Status:
+async def status_of(wire_server: WireServer, service: str, method: Any, request: Any) -> pb.Status:
     if service == MESSAGING:
-        return (await door.statuses(method.name, request))[0]
+        return (await wire_server.statuses(method.name, request))[0]
     read = getattr(MODULES[service], method.output_type.name).FromString
-    shape: Any = door.channel.unary_stream if method.server_streaming else door.channel.unary_unary
+    shape: Any = wire_server.channel.unary_stream if method.server_streaming else wire_server.channel.unary_unary
     coders = {"request_serializer": lambda it: it.SerializeToString(), "response_deserializer": read}
     call = shape(f"/{service}/{method.name}", **coders)(request, metadata=(("x-mq-client-id", "c"),))
     status: pb.Status = (await (call.read() if method.server_streaming else call)).status
@@ -125,8 +125,8 @@ def is_asked(method: Any, path: tuple[str, ...]) -> bool:
 
 
 async def test_extremes_are_answered_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async with opened(tmp_path, administered=True, limits=LIMITS._replace(poll_ms_max=1)) as door:
-        await door.send(a_message("first"))
+    async with opened(tmp_path, administered=True, limits=LIMITS._replace(poll_ms_max=1)) as wire_server:
+        await wire_server.send(a_message("first"))
         for service, method, path in PLACES:
             if not is_asked(method, path):
                 continue
@@ -134,7 +134,7 @@ async def test_extremes_are_answered_in_words(tmp_path: Path, capsys: pytest.Cap
                 request = type(RIGHT[method.name])()
                 request.CopyFrom(RIGHT[method.name])
                 put(request, path, seconds, nanos)
-                status = await status_of(door, service, method, request)
+                status = await status_of(wire_server, service, method, request)
                 where = (method.name, path, seconds, nanos, status)
                 assert status.code != pb.INTERNAL_SERVER_ERROR, where
                 assert status.message, where
@@ -155,16 +155,16 @@ async def test_extremes_are_answered_in_words(tmp_path: Path, capsys: pytest.Cap
 )
 async def test_a_time_beyond_all_years_is_named(tmp_path: Path, method: str, path: tuple[str, ...]) -> None:
     service, described = next((service, each) for service, each in methods() if each.name == method)
-    async with opened(tmp_path, administered=True) as door:
-        await door.send(a_message("first"))
-        before = await door.digest()
+    async with opened(tmp_path, administered=True) as wire_server:
+        await wire_server.send(a_message("first"))
+        before = await wire_server.digest()
         for seconds in (LONG_MAX, LONG_MIN, 253_402_300_800, -62_135_596_801):
             request = type(RIGHT[method])()
             request.CopyFrom(RIGHT[method])
             put(request, path, seconds, 0)
-            status = await status_of(door, service, described, request)
+            status = await status_of(wire_server, service, described, request)
             assert status.code == pb.BAD_REQUEST
             assert status.message == (
                 f"{path[-1]} is {seconds} s and 0 ns after 1970; give a time in the years 1 to 9999"
             )
-        assert await door.digest() == before
+        assert await wire_server.digest() == before

@@ -22,9 +22,9 @@ from popserver.access.flow import Rules
 from popserver.services.clients import MESSAGING
 from popserver.transport.entry_limits import bytes_beside_bodies, has_more_fields
 from popserver.transport.incoming import SMALL_BYTES
-from tests.support.door import CLIENT, LIMITS, Door, a_message, headers, opened
-from tests.support.incoming import MIB, NARROW, PATIENCE_S, budget, narrow
 from tests.support.running_broker import until
+from tests.support.wire_server import CLIENT, LIMITS, WireServer, a_message, headers, opened
+from tests.transport.small_budgets import MIB, NARROW, PATIENCE_S, budget, narrow
 
 SECRET = "a-secret-of-root"
 EMPTY_ENTRY = b"\x0a\x00"
@@ -32,11 +32,11 @@ EMPTY_GROUP = b"\x7b\x7c"  # of a field that no message has
 
 
 @contextmanager
-def unsent(door: Door, method: str, client_id: str | None = CLIENT) -> Iterator[Any]:
+def unsent(wire_server: WireServer, method: str, client_id: str | None = CLIENT) -> Iterator[Any]:
     """A call whose headers are there, and whose request never comes."""
     descriptor = MESSAGING.methods_by_name[method]
     answer: Any = getattr(wire, descriptor.output_type.name)
-    open_call: Any = door.channel.stream_stream(f"/{MESSAGING.full_name}/{method}", None, answer.FromString)
+    open_call: Any = wire_server.channel.stream_stream(f"/{MESSAGING.full_name}/{method}", None, answer.FromString)
     call = open_call(metadata=headers(client_id, {}))
     try:
         yield call
@@ -56,33 +56,33 @@ async def first(call: Any) -> pb.Status:
 
 @pytest.mark.parametrize("method", sorted(set(MESSAGING.methods_by_name) - {"ChangeInvisibleDuration"}))
 async def test_who_does_not_sign_is_refused_before_the_request_is_there(tmp_path: Path, method: str) -> None:
-    async with opened(tmp_path, limits=LIMITS, rules=Rules(auth=True), admin=("root", SECRET)) as door:
-        with unsent(door, method) as call:
+    async with opened(tmp_path, limits=LIMITS, rules=Rules(auth=True), admin=("root", SECRET)) as wire_server:
+        with unsent(wire_server, method) as call:
             status = await first(call)
             assert status.code == pb.UNAUTHORIZED
-        assert [each.peak for each in door.broker.engine.budgets if "request" in each.name] == [0, 0, 0]
+        assert [each.peak for each in wire_server.broker.engine.budgets if "request" in each.name] == [0, 0, 0]
 
 
 async def test_a_refusal_that_repeats_the_handle_waits_for_it_a_little(tmp_path: Path) -> None:
     limits = LIMITS._replace(unsigned_request_ms=200)
-    async with opened(tmp_path, limits=limits, rules=Rules(auth=True), admin=("root", SECRET)) as door:
-        with unsent(door, "ChangeInvisibleDuration") as call:
+    async with opened(tmp_path, limits=limits, rules=Rules(auth=True), admin=("root", SECRET)) as wire_server:
+        with unsent(wire_server, "ChangeInvisibleDuration") as call:
             assert (await first(call)).code == pb.UNAUTHORIZED
         request = wire.ChangeInvisibleDurationRequest(receipt_handle="h")
-        answer = await door.call("ChangeInvisibleDuration", request)
+        answer = await wire_server.call("ChangeInvisibleDuration", request)
         assert (answer.status.code, answer.receipt_handle) == (pb.UNAUTHORIZED, "h")
-        assert [each.used for each in door.broker.engine.budgets if "request" in each.name] == [0, 0, 0]
+        assert [each.used for each in wire_server.broker.engine.budgets if "request" in each.name] == [0, 0, 0]
 
 
-async def test_who_has_no_client_id_is_refused_before_the_request_is_there(door: Door) -> None:
-    with unsent(door, "SendMessage", client_id=None) as call:
+async def test_who_has_no_client_id_is_refused_before_the_request_is_there(wire_server: WireServer) -> None:
+    with unsent(wire_server, "SendMessage", client_id=None) as call:
         assert (await first(call)).code == pb.CLIENT_ID_REQUIRED
 
 
 async def test_administration_is_refused_before_the_request_is_there(tmp_path: Path) -> None:
     rules = Rules(auth=True)
-    async with opened(tmp_path, rules=rules, admin=("root", SECRET), administered=True) as door:
-        open_call: Any = door.channel.stream_stream(
+    async with opened(tmp_path, rules=rules, admin=("root", SECRET), administered=True) as wire_server:
+        open_call: Any = wire_server.channel.stream_stream(
             "/popmq.v1.Admin/CreateTopic", None, admin.CreateTopicResponse.FromString
         )
         call = open_call()
@@ -90,8 +90,8 @@ async def test_administration_is_refused_before_the_request_is_there(tmp_path: P
         call.cancel()
 
 
-async def test_a_call_that_ends_without_a_request_is_answered(door: Door) -> None:
-    with unsent(door, "QueryRoute") as call:
+async def test_a_call_that_ends_without_a_request_is_answered(wire_server: WireServer) -> None:
+    with unsent(wire_server, "QueryRoute") as call:
         await call.done_writing()
         status = await first(call)
         assert (status.code, status.message) == (pb.BAD_REQUEST, "the call ended without a request; send one")
@@ -115,8 +115,10 @@ class Sender:
 
 
 @asynccontextmanager
-async def senders(door: Door, count: int, method: str = "SendMessage", **options: Any) -> AsyncIterator[list[Sender]]:
-    endpoint = f"127.0.0.1:{door.server.port}"
+async def senders(
+    wire_server: WireServer, count: int, method: str = "SendMessage", **options: Any
+) -> AsyncIterator[list[Sender]]:
+    endpoint = f"127.0.0.1:{wire_server.server.port}"
     made = [Sender(await Connection.to(endpoint, "127.0.0.1"), method, **options) for _ in range(count)]
     try:
         yield made
@@ -130,70 +132,77 @@ async def senders(door: Door, count: int, method: str = "SendMessage", **options
 @pytest.mark.builtin("memory is taken before a request arrives")
 async def test_large_requests_that_do_not_fit_wait_a_moment_and_are_refused(tmp_path: Path) -> None:
     """Each announces 1 MiB, and stops in the middle; 3 MiB are allowed."""
-    async with narrow(tmp_path) as door, senders(door, 5) as made:
-        large = budget(door, "large requests")
+    async with narrow(tmp_path) as wire_server, senders(wire_server, 5) as made:
+        large = budget(wire_server, "large requests")
         for each in made:
             each.send(MIB - 5, 600_000)
         await until(lambda: sum(each.call.ended.is_set() for each in made) == 2)
         assert large.used == 3 * (MIB - 5)
-        assert (await door.send(a_message("small", body=bytes(SMALL_BYTES // 2)))).status.code == pb.OK
-        refused = await door.send(a_message("large", body=bytes(SMALL_BYTES)))
+        assert (await wire_server.send(a_message("small", body=bytes(SMALL_BYTES // 2)))).status.code == pb.OK
+        refused = await wire_server.send(a_message("large", body=bytes(SMALL_BYTES)))
         assert refused.status.code == pb.TOO_MANY_REQUESTS
         assert "--max-incoming" in refused.status.message
         for each in made:
             each.connection.close()
         await until(lambda: large.used == 0)
-        assert (await door.send(a_message("large", body=bytes(SMALL_BYTES)))).status.code == pb.OK
-        assert budget(door, "small requests").used == 0
+        assert (await wire_server.send(a_message("large", body=bytes(SMALL_BYTES)))).status.code == pb.OK
+        assert budget(wire_server, "small requests").used == 0
 
 
 @pytest.mark.builtin("memory is taken before a request arrives")
 async def test_a_large_request_waits_for_its_turn(tmp_path: Path) -> None:
-    async with narrow(tmp_path) as door, senders(door, 3) as made:
-        large = budget(door, "large requests")
+    async with narrow(tmp_path) as wire_server, senders(wire_server, 3) as made:
+        large = budget(wire_server, "large requests")
         for each in made:
             each.send(MIB - 5, 100_000)
         await until(lambda: large.used == 3 * (MIB - 5))
-        sending = asyncio.ensure_future(door.send(a_message("large", body=bytes(SMALL_BYTES))))
+        sending = asyncio.ensure_future(wire_server.send(a_message("large", body=bytes(SMALL_BYTES))))
         await until(lambda: bool(cast("Any", large)._waiting))
         made[0].connection.close()
         assert (await sending).status.code == pb.OK
 
 
 async def test_nothing_of_a_large_request_comes_before_there_is_memory(tmp_path: Path) -> None:
-    async with narrow(tmp_path, limits=NARROW._replace(incoming_bytes_max=MIB)) as door, senders(door, 1) as (one,):
+    async with (
+        narrow(tmp_path, limits=NARROW._replace(incoming_bytes_max=MIB)) as wire_server,
+        senders(wire_server, 1) as (one,),
+    ):
         one.send(MIB - 5, MIB - 5)
         await until(one.call.ended.is_set)
-        assert (budget(door, "large requests").peak, budget(door, "large requests").refused) == (0, 1)
+        assert (budget(wire_server, "large requests").peak, budget(wire_server, "large requests").refused) == (0, 1)
 
 
 @pytest.mark.builtin("memory is taken before a request arrives")
 async def test_what_announces_too_much_is_refused_before_it_is_there(tmp_path: Path) -> None:
-    async with narrow(tmp_path) as door:
-        answer = await door.send(a_message(body=bytes(2 * MIB)))
+    async with narrow(tmp_path) as wire_server:
+        answer = await wire_server.send(a_message(body=bytes(2 * MIB)))
         assert answer.status.code == pb.BAD_REQUEST
         assert f"at most {MIB} bytes" in answer.status.message
-        assert budget(door, "large requests").peak == 0
+        assert budget(wire_server, "large requests").peak == 0
 
 
 @pytest.mark.builtin("memory is taken before a request arrives")
 async def test_a_few_bytes_reserve_no_more_than_they_are(tmp_path: Path) -> None:
     """Health checks need no signature; each of these announces more than a check may have, or never ends."""
-    async with narrow(tmp_path) as door, senders(door, 3) as made:
-        unsigned = budget(door, "requests without a signature")
+    async with narrow(tmp_path) as wire_server, senders(wire_server, 3) as made:
+        unsigned = budget(wire_server, "requests without a signature")
         for each, size in zip(made, (MIB - 5, SMALL_BYTES, 1_000), strict=True):
             each.call = each.connection.call("/grpc.health.v1.Health/Check")
             each.send(size, 100)
         await until(made[0].call.ended.is_set)
         assert made[0].call.outcome == "INVALID_ARGUMENT"
-        check: Any = door.channel.unary_unary("/grpc.health.v1.Health/Check")
+        check: Any = wire_server.channel.unary_unary("/grpc.health.v1.Health/Check")
         assert await check(b"\x0a\x08liveness")
         assert unsigned.peak < 100
 
 
 @pytest.mark.builtin("memory is taken before a request arrives")
 async def test_one_client_s_unread_data_costs_no_other_its_connection(tmp_path: Path) -> None:
-    async with narrow(tmp_path) as door, senders(door, 1) as (one,), senders(door, 2, "Heartbeat") as others:
+    async with (
+        narrow(tmp_path) as wire_server,
+        senders(wire_server, 1) as (one,),
+        senders(wire_server, 2, "Heartbeat") as others,
+    ):
         for each in others:
             each.send(1_000, 3)
         watches = [one.connection.call("/grpc.health.v1.Health/Watch") for _ in range(60)]
@@ -206,82 +215,82 @@ async def test_one_client_s_unread_data_costs_no_other_its_connection(tmp_path: 
 
 async def test_data_that_no_call_reads_has_a_budget(tmp_path: Path) -> None:
     """The calls wait for messages, and their client goes on sending."""
-    async with narrow(tmp_path) as door, senders(door, 1) as (one,):
+    async with narrow(tmp_path) as wire_server, senders(wire_server, 1) as (one,):
         calls = [one.connection.call(f"/{MESSAGING.full_name}/Telemetry", headers(CLIENT, {})) for _ in range(40)]
         for call in calls:
             # A large frame, whose turn does not come: 64 KiB of it may be sent.
             asyncio.ensure_future(one.connection.send(call, [framed(4 * MIB), bytes(64_000)], end=False))  # noqa: RUF006
         await until(lambda: all(call.ended.is_set() for call in calls))
-        assert (await door.send(a_message("small"))).status.code == pb.OK
+        assert (await wire_server.send(a_message("small"))).status.code == pb.OK
 
 
 async def test_a_request_that_comes_too_slowly_is_refused(tmp_path: Path) -> None:
-    async with narrow(tmp_path, limits=NARROW._replace(request_ms=300)) as door:
-        with unsent(door, "SendMessage") as call:
+    async with narrow(tmp_path, limits=NARROW._replace(request_ms=300)) as wire_server:
+        with unsent(wire_server, "SendMessage") as call:
             status = await first(call)
             assert (status.code, status.message) == (pb.REQUEST_TIMEOUT, "the request had not arrived after 0.3 s")
-        await until(lambda: budget(door, "large requests").used == 0)
+        await until(lambda: budget(wire_server, "large requests").used == 0)
 
 
 @pytest.mark.builtin("memory is taken before a request arrives")
 async def test_who_leaves_gives_his_place_back(tmp_path: Path) -> None:
-    async with narrow(tmp_path) as door, senders(door, 1) as (one,):
+    async with narrow(tmp_path) as wire_server, senders(wire_server, 1) as (one,):
         one.send(MIB - 5, 100)
-        await until(lambda: budget(door, "large requests").used == MIB - 5)
+        await until(lambda: budget(wire_server, "large requests").used == MIB - 5)
         one.connection.close()
-        await until(lambda: budget(door, "large requests").used == 0)
+        await until(lambda: budget(wire_server, "large requests").used == 0)
 
 
 @pytest.mark.builtin("memory is taken before a request arrives")
 async def test_callers_without_a_signature_take_no_room_from_the_others(tmp_path: Path) -> None:
     """An empty heartbeat is all they may send; while they hold back its end, a signed client sends what it likes."""
-    async with opened(tmp_path, limits=NARROW, rules=Rules(auth=True), admin=("root", SECRET)) as door:
-        unsigned = budget(door, "requests without a signature")
-        async with senders(door, 2, "Heartbeat", client_id=None) as (one, beyond):
+    async with opened(tmp_path, limits=NARROW, rules=Rules(auth=True), admin=("root", SECRET)) as wire_server:
+        unsigned = budget(wire_server, "requests without a signature")
+        async with senders(wire_server, 2, "Heartbeat", client_id=None) as (one, beyond):
             one.send(MIB - 5, 100)
             await until(lambda: unsigned.used == MIB - 5)
             beyond.send(2 * SMALL_BYTES, 100)
             await until(beyond.call.ended.is_set)
             assert unsigned.refused == 1
-            assert budget(door, "large requests").used == 0
+            assert budget(wire_server, "large requests").used == 0
 
 
 # ---- Requests that have arrived ----
 
 
-async def test_a_request_counts_until_it_is_answered(door: Door) -> None:
-    small = budget(door, "small requests")
-    await door.call("QueryRoute", wire.QueryRouteRequest(topic=pb.Resource(name="flights")))
+async def test_a_request_counts_until_it_is_answered(wire_server: WireServer) -> None:
+    small = budget(wire_server, "small requests")
+    await wire_server.call("QueryRoute", wire.QueryRouteRequest(topic=pb.Resource(name="flights")))
     assert small.peak > 0
     assert small.used == 0
 
 
 @pytest.mark.parametrize("method", ["AckMessage", "QueryRoute", "Telemetry"])
-async def test_only_sends_may_be_large(door: Door, method: str) -> None:
+async def test_only_sends_may_be_large(wire_server: WireServer, method: str) -> None:
     data = wire.AckMessageRequest(topic=pb.Resource(name="x" * (5 * MIB))).SerializeToString()
-    before = await door.digest()
+    before = await wire_server.digest()
     response: Any = getattr(wire, MESSAGING.methods_by_name[method].output_type.name)
-    answer = response.FromString(await door.raw(method, data))
+    answer = response.FromString(await wire_server.raw(method, data))
     assert answer.status.code == pb.BAD_REQUEST
     assert f"{4 * MIB} bytes" in answer.status.message
-    assert await door.digest() == before
+    assert await wire_server.digest() == before
 
 
 @pytest.mark.parametrize("method", ["SendMessage", "AckMessage"])
-async def test_a_list_of_empty_entries_is_not_decoded(door: Door, method: str) -> None:
+async def test_a_list_of_empty_entries_is_not_decoded(wire_server: WireServer, method: str) -> None:
     """Decoded, each entry of two bytes takes a hundred."""
     response: Any = getattr(wire, MESSAGING.methods_by_name[method].output_type.name)
     for before in (b"", EMPTY_GROUP):  # the decoder passes over the second
-        answer = response.FromString(await door.raw(method, before + EMPTY_ENTRY * 1_000_000))
+        answer = response.FromString(await wire_server.raw(method, before + EMPTY_ENTRY * 1_000_000))
         assert answer.status.code == pb.BAD_REQUEST
         assert "at most 16384 fields" in answer.status.message
 
 
-async def test_a_list_of_empty_entries_inside_of_a_message_is_not_decoded(door: Door) -> None:
+async def test_a_list_of_empty_entries_inside_of_a_message_is_not_decoded(wire_server: WireServer) -> None:
     with_keys = pb.Message()
     with_keys.system_properties.keys.extend([""] * (2 * MIB + 1))
     data = wire.SendMessageRequest(messages=[with_keys]).SerializeToString()
-    answer = wire.SendMessageResponse.FromString(await door.raw("SendMessage", data))
+    answer = wire.SendMessageResponse.FromString(await wire_server.raw("SendMessage", data))
     assert answer.status.code == pb.BAD_REQUEST
     assert f"at most {4 * MIB} bytes beside bodies" in answer.status.message
 

@@ -23,16 +23,16 @@ from popserver.services.server import build
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import Listening, Mode
 from tests.support.certificates import Authority, Pair
-from tests.support.door import LIMITS, VERSION, Door, a_message, headers, opened, parked, receive_request
-from tests.support.tls import PATIENCE_S, caller, certified
+from tests.support.tls_server import PATIENCE_S, caller, certified
+from tests.support.wire_server import LIMITS, VERSION, WireServer, a_message, headers, opened, parked, receive_request
 
 MODES: tuple[Mode, ...] = ("permissive", "plaintext", "tls")
 HASTY = LIMITS._replace(silence_ms=100, handshake_ms=200)
 EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 
 
-async def knock(door: Door, ca: Path | None, own: Pair | None = None, **where: str) -> str:
-    async with caller(door, ca, own, **where) as one:
+async def knock(wire_server: WireServer, ca: Path | None, own: Pair | None = None, **where: str) -> str:
+    async with caller(wire_server, ca, own, **where) as one:
         return await one.knock()
 
 
@@ -43,9 +43,9 @@ async def test_each_mode_lets_in_its_own_and_lives_on(tmp_path: Path, authority:
         "plaintext": ("OK", "UNAVAILABLE"),
         "tls": ("UNAVAILABLE", "OK"),
     }[mode]
-    async with opened(tmp_path, listening=certified(authority, mode)) as door:
+    async with opened(tmp_path, listening=certified(authority, mode)) as wire_server:
         for _ in range(2):
-            assert (await knock(door, None), await knock(door, authority.ca)) == wanted
+            assert (await knock(wire_server, None), await knock(wire_server, authority.ca)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ async def test_each_mode_lets_in_its_own_and_lives_on(tmp_path: Path, authority:
 async def test_whoever_does_not_make_sense_is_let_go(
     tmp_path: Path, authority: Authority, mode: Mode, words: bytes
 ) -> None:
-    async with opened(tmp_path, limits=HASTY, listening=certified(authority, mode)) as door:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.server.port)
+    async with opened(tmp_path, limits=HASTY, listening=certified(authority, mode)) as wire_server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", wire_server.server.port)
         writer.write(words)
         try:
             await asyncio.wait_for(reader.read(), PATIENCE_S)
@@ -75,7 +75,7 @@ async def test_whoever_does_not_make_sense_is_let_go(
             pass
         finally:
             writer.close()
-        assert await knock(door, None if mode == "plaintext" else authority.ca) == "OK"
+        assert await knock(wire_server, None if mode == "plaintext" else authority.ca) == "OK"
 
 
 @pytest.mark.parametrize("mode", ["permissive", "plaintext"])
@@ -84,14 +84,14 @@ async def test_a_mute_connection_ends_and_one_with_a_call_does_not(
 ) -> None:
     listening = certified(authority, mode)
     async with (
-        opened(tmp_path, limits=LIMITS._replace(idle_ms=200), listening=listening) as door,
-        caller(door, None) as there,
+        opened(tmp_path, limits=LIMITS._replace(idle_ms=200), listening=listening) as wire_server,
+        caller(wire_server, None) as there,
     ):
         stream: Any = there.stub.Telemetry(metadata=headers("c", {}))
         settings = wire.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER))
         await stream.write(settings)
         assert (await stream.read()).status.code == pb.OK
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", wire_server.server.port)
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + EMPTY_SETTINGS)
         await asyncio.wait_for(reader.read(), PATIENCE_S)
         writer.close()
@@ -102,11 +102,11 @@ async def test_a_mute_connection_ends_and_one_with_a_call_does_not(
 
 
 async def test_a_connection_has_room_for_a_big_clients_polls(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door, caller(door, None) as one:
+    async with opened(tmp_path) as wire_server, caller(wire_server, None) as one:
         request = receive_request(poll_ms=15_000)
         polls = [one.stub.ReceiveMessage(request, metadata=headers("c", {})) for _ in range(1_024)]
         async with asyncio.timeout(PATIENCE_S):
-            while door.broker.engine.wakeups.parked < 1_024:  # noqa: ASYNC110
+            while wire_server.broker.engine.wakeups.parked < 1_024:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert await one.knock() == "OK"
         for poll in polls:
@@ -115,26 +115,26 @@ async def test_a_connection_has_room_for_a_big_clients_polls(tmp_path: Path) -> 
 
 async def test_a_flood_of_silent_ones_keeps_nobody_out(tmp_path: Path, authority: Authority) -> None:
     limits = LIMITS._replace(silent_max=20)
-    async with opened(tmp_path, limits=limits, listening=certified(authority, "permissive")) as door:
-        flood = [await asyncio.open_connection("127.0.0.1", door.server.port) for _ in range(200)]
-        assert await knock(door, authority.ca) == "OK"
-        assert await knock(door, None) == "OK"
+    async with opened(tmp_path, limits=limits, listening=certified(authority, "permissive")) as wire_server:
+        flood = [await asyncio.open_connection("127.0.0.1", wire_server.server.port) for _ in range(200)]
+        assert await knock(wire_server, authority.ca) == "OK"
+        assert await knock(wire_server, None) == "OK"
         for _, writer in flood:
             writer.transport.abort()
 
 
 async def test_many_come_at_once_of_both_kinds(tmp_path: Path, authority: Authority) -> None:
-    async with opened(tmp_path, listening=certified(authority, "permissive")) as door:
+    async with opened(tmp_path, listening=certified(authority, "permissive")) as wire_server:
         kinds = [None, authority.ca] * 50
-        assert set(await asyncio.gather(*(knock(door, ca) for ca in kinds))) == {"OK"}
+        assert set(await asyncio.gather(*(knock(wire_server, ca) for ca in kinds))) == {"OK"}
 
 
 @pytest.mark.parametrize("mode", ["permissive", "tls"])
 async def test_a_certificate_of_its_own_making_can_be_trusted(tmp_path: Path, mode: Mode) -> None:
     source = open_source(CertificateOptions("127.0.0.1", folder=tmp_path), lambda: datetime.now(UTC))
-    async with opened(tmp_path, listening=Listening(mode, source)) as door:
+    async with opened(tmp_path, listening=Listening(mode, source)) as wire_server:
         for host in ("127.0.0.1", "localhost"):
-            assert await knock(door, tmp_path / "cert.pem", host=host) == "OK"
+            assert await knock(wire_server, tmp_path / "cert.pem", host=host) == "OK"
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ async def test_a_client_that_checks_refuses_a_bad_certificate(
     tmp_path: Path, authority: Authority, issued: dict[str, Any]
 ) -> None:
     trusted = authority if issued else Authority(tmp_path, "another-ca")
-    async with opened(tmp_path, listening=certified(authority, "permissive", **issued)) as door:
-        assert await knock(door, trusted.ca) == "UNAVAILABLE"
-        assert await knock(door, None) == "OK"
+    async with opened(tmp_path, listening=certified(authority, "permissive", **issued)) as wire_server:
+        assert await knock(wire_server, trusted.ca) == "UNAVAILABLE"
+        assert await knock(wire_server, None) == "OK"
 
 
 async def test_only_clients_with_a_certificate_are_let_in_where_that_is_asked(
@@ -156,21 +156,23 @@ async def test_only_clients_with_a_certificate_are_let_in_where_that_is_asked(
 ) -> None:
     clients = Authority(tmp_path, "clients-ca")
     listening = certified(authority, "tls", client_ca=clients.ca)
-    async with opened(tmp_path, listening=listening) as door:
-        assert await knock(door, authority.ca, clients.issue("alice")) == "OK"
-        assert await knock(door, authority.ca) == "UNAVAILABLE"
-        assert await knock(door, authority.ca, authority.issue("mallory")) == "UNAVAILABLE"
-        assert await knock(door, authority.ca, clients.issue("bob", ends_in=-timedelta(hours=1))) == "UNAVAILABLE"
-        assert await knock(door, None) == "UNAVAILABLE"
-        assert await knock(door, authority.ca, clients.issue("alice")) == "OK"
+    async with opened(tmp_path, listening=listening) as wire_server:
+        assert await knock(wire_server, authority.ca, clients.issue("alice")) == "OK"
+        assert await knock(wire_server, authority.ca) == "UNAVAILABLE"
+        assert await knock(wire_server, authority.ca, authority.issue("mallory")) == "UNAVAILABLE"
+        assert (
+            await knock(wire_server, authority.ca, clients.issue("bob", ends_in=-timedelta(hours=1))) == "UNAVAILABLE"
+        )
+        assert await knock(wire_server, None) == "UNAVAILABLE"
+        assert await knock(wire_server, authority.ca, clients.issue("alice")) == "OK"
 
 
-async def shown(door: Door) -> int:
+async def shown(wire_server: WireServer) -> int:
     """The serial number of the certificate that the server shows now."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
-    _, writer = await asyncio.open_connection("127.0.0.1", door.server.port, ssl=context)
+    _, writer = await asyncio.open_connection("127.0.0.1", wire_server.server.port, ssl=context)
     der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
     return x509.load_der_x509_certificate(der).serial_number
@@ -184,36 +186,39 @@ def serial(pair: Pair) -> int:
 async def test_a_new_certificate_is_shown_to_whoever_comes_next(
     tmp_path: Path, authority: Authority, mode: Mode
 ) -> None:
-    async with opened(tmp_path, listening=certified(authority, mode)) as door, caller(door, authority.ca) as before:
+    async with (
+        opened(tmp_path, listening=certified(authority, mode)) as wire_server,
+        caller(wire_server, authority.ca) as before,
+    ):
         assert await before.knock() == "OK"
         renewed = authority.issue("server")
         number = serial(renewed)
-        assert await shown(door) == number
-        assert await knock(door, authority.ca) == "OK"
+        assert await shown(wire_server) == number
+        assert await knock(wire_server, authority.ca) == "OK"
         renewed.cert.write_text("rubbish")
-        assert await shown(door) == number
-        assert await knock(door, authority.ca) == "OK"
+        assert await shown(wire_server) == number
+        assert await knock(wire_server, authority.ca) == "OK"
         assert await before.knock() == "OK"
         again = authority.issue("server")
-        assert await shown(door) == serial(again)
+        assert await shown(wire_server) == serial(again)
 
 
 async def test_a_new_client_ca_counts_for_whoever_comes_next(tmp_path: Path, authority: Authority) -> None:
     old = Authority(tmp_path, "clients-ca")
     alice = old.issue("alice")
-    async with opened(tmp_path, listening=certified(authority, "tls", client_ca=old.ca)) as door:
-        assert await knock(door, authority.ca, alice) == "OK"
+    async with opened(tmp_path, listening=certified(authority, "tls", client_ca=old.ca)) as wire_server:
+        assert await knock(wire_server, authority.ca, alice) == "OK"
         new = Authority(tmp_path, "clients-ca")
-        assert await knock(door, authority.ca, alice) == "UNAVAILABLE"
-        assert await knock(door, authority.ca, new.issue("alice")) == "OK"
+        assert await knock(wire_server, authority.ca, alice) == "UNAVAILABLE"
+        assert await knock(wire_server, authority.ca, new.issue("alice")) == "OK"
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_the_largest_message_there_and_back(tmp_path: Path, authority: Authority, mode: Mode) -> None:
     body = bytes(range(256)) * (4 * 4_096)
     async with (
-        opened(tmp_path, listening=certified(authority, mode)) as door,
-        caller(door, None if mode == "plaintext" else authority.ca) as one,
+        opened(tmp_path, listening=certified(authority, mode)) as wire_server,
+        caller(wire_server, None if mode == "plaintext" else authority.ca) as one,
     ):
         assert (await one.send(a_message("m1", body=body))).status.code == pb.OK
         frames = one.stub.ReceiveMessage(receive_request(), metadata=headers("c", {}))
@@ -226,10 +231,10 @@ async def test_a_failed_call_is_logged_with_where_it_came_from(
     tmp_path: Path, authority: Authority, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
-        opened(tmp_path, listening=certified(authority, mode)) as door,
-        caller(door, None if mode == "plaintext" else authority.ca) as one,
+        opened(tmp_path, listening=certified(authority, mode)) as wire_server,
+        caller(wire_server, None if mode == "plaintext" else authority.ca) as one,
     ):
-        monkeypatch.setattr(door.broker.producing.sending, "send", None)
+        monkeypatch.setattr(wire_server.broker.producing.sending, "send", None)
         with capture_logs() as said:
             assert (await one.send(a_message("m1"))).status.code == pb.INTERNAL_SERVER_ERROR
         peers = [each["peer"] for each in said if each["event"] == "call failed"]
@@ -240,36 +245,36 @@ async def test_a_failed_call_is_logged_with_where_it_came_from(
 @pytest.mark.parametrize("mode", ["permissive", "tls"])
 async def test_a_taken_port_is_said_plainly(tmp_path: Path, authority: Authority, mode: Mode) -> None:
     listening = certified(authority, mode)
-    async with opened(tmp_path, listening=listening) as door:
+    async with opened(tmp_path, listening=listening) as wire_server:
         with pytest.raises(CannotListen, match="--port"):
             build(
-                door.broker,
+                wire_server.broker,
                 host="127.0.0.1",
-                port=door.server.port,
+                port=wire_server.server.port,
                 limits=LIMITS,
                 version=VERSION,
                 listening=listening,
             )
-        assert await knock(door, authority.ca) == "OK"
+        assert await knock(wire_server, authority.ca) == "OK"
 
 
 @pytest.mark.parametrize("mode", ["permissive", "tls"])
 async def test_draining_answers_and_lets_go(tmp_path: Path, authority: Authority, mode: Mode) -> None:
     """As without TLS: health first, the parked poll empty, then nobody is let in."""
     async with (
-        opened(tmp_path, limits=CallLimits(), listening=certified(authority, mode)) as door,
-        caller(door, authority.ca) as one,
+        opened(tmp_path, limits=CallLimits(), listening=certified(authority, mode)) as wire_server,
+        caller(wire_server, authority.ca) as one,
     ):
         watch = HealthStub(one.channel).Watch(HealthCheckRequest())
         assert (await watch.read()).status == HealthCheckResponse.SERVING
         poll: Any = one.stub.ReceiveMessage(receive_request(poll_ms=20_000), metadata=headers("c", {}))
         reading = asyncio.create_task(poll.read())
-        await parked(door)
-        drained = asyncio.create_task(door.server.drain(600))
+        await parked(wire_server)
+        drained = asyncio.create_task(wire_server.server.drain(600))
         assert (await watch.read()).status == HealthCheckResponse.NOT_SERVING
         assert await watch.read() is grpc.aio.EOF
         assert (await reading).status.code == pb.MESSAGE_NOT_FOUND
         assert (await poll.read()).HasField("delivery_timestamp")
         assert await poll.read() is grpc.aio.EOF
         await asyncio.wait_for(drained, 60)
-        assert await knock(door, authority.ca) == "UNAVAILABLE"
+        assert await knock(wire_server, authority.ca) == "UNAVAILABLE"

@@ -9,25 +9,25 @@ import pytest
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.messages import stored
-from tests.support.door import Door, a_message
+from tests.support.wire_server import WireServer, a_message
 
 SECRET = "planted-7f3a9c"
 
 
-@pytest.mark.parametrize("where", ["door", "store"])
+@pytest.mark.parametrize("where", ["wire_server", "store"])
 async def test_a_failure_is_logged_without_bodies_or_properties(
-    door: Door, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
+    wire_server: WireServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
     def fail(*_args: Any, **_options: Any) -> NoReturn:
         raise RuntimeError("a defect")
 
-    if where == "door":
-        monkeypatch.setattr(door.broker.producing.sending, "send", fail)
+    if where == "wire_server":
+        monkeypatch.setattr(wire_server.broker.producing.sending, "send", fail)
     else:
         monkeypatch.setattr(stored, "_append_to_topic", fail)
     sent = a_message("m1", body=SECRET.encode())
     sent.user_properties["card"] = SECRET
-    (status,) = await door.statuses("SendMessage", wire.SendMessageRequest(messages=[sent]))
+    (status,) = await wire_server.statuses("SendMessage", wire.SendMessageRequest(messages=[sent]))
     assert status.code == pb.INTERNAL_SERVER_ERROR
     printed = "".join(capsys.readouterr())
     assert "a defect" in printed, "the reason is in the log"

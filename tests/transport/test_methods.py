@@ -24,19 +24,19 @@ from popserver.transport import calls
 from popserver.transport.call import Call
 from popserver.transport.calls import AnyMethod, Caller, ConversationMethod
 from popserver.transport.incoming import Incoming
-from tests.support.door import LIMITS, Door
+from tests.support.wire_server import LIMITS, WireServer
 
 # These ask for nothing by themselves: a client says goodbye for itself, and each frame of Telemetry is asked about.
 WITHOUT_RIGHTS = {"NotifyClientTermination", "Telemetry"}
 
 
 @pytest.fixture
-def tables(door: Door) -> dict[Any, Mapping[str, AnyMethod]]:
+def tables(wire_server: WireServer) -> dict[Any, Mapping[str, AnyMethod]]:
     """The methods by service."""
-    broker, access = door.broker, Access(door.broker.engine.reader, door.broker.engine.clock)
+    broker, access = wire_server.broker, Access(wire_server.broker.engine.reader, wire_server.broker.engine.clock)
     made = ClientServices(broker, LIMITS, "", "", pb.Endpoints())
     facts = ServerFacts("", "", lambda: 0, None)
-    return {**made.methods, **admin_methods(broker, access, door.server.readiness, facts)}
+    return {**made.methods, **admin_methods(broker, access, wire_server.server.readiness, facts)}
 
 
 async def test_every_method_has_rights(tables: dict[Any, Mapping[str, AnyMethod]]) -> None:

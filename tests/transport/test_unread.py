@@ -9,44 +9,46 @@ from pathlib import Path
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
-from tests.support.door import CLIENT, LIMITS, Door, a_message, headers, opened, receive_request
-from tests.support.incoming import permissive
 from tests.support.running_broker import until
+from tests.support.wire_server import CLIENT, LIMITS, WireServer, a_message, headers, opened, receive_request
+from tests.transport.small_budgets import permissive
 
 MIB = 1024 * 1024
 
 
 @pytest.fixture
-async def impatient(tmp_path: Path) -> AsyncIterator[Door]:
-    async with opened(tmp_path, limits=LIMITS._replace(answer_ms=300, poll_ms_max=500)) as door:
-        yield door
+async def impatient(tmp_path: Path) -> AsyncIterator[WireServer]:
+    async with opened(tmp_path, limits=LIMITS._replace(answer_ms=300, poll_ms_max=500)) as wire_server:
+        yield wire_server
 
 
-async def fill(door: Door, count: int) -> None:
+async def fill(wire_server: WireServer, count: int) -> None:
     for number in range(count):
-        await door.send(a_message(f"m{number}", body=bytes(MIB)))
+        await wire_server.send(a_message(f"m{number}", body=bytes(MIB)))
 
 
-async def inflight(door: Door) -> int:
+async def inflight(wire_server: WireServer) -> int:
     query = "SELECT count(*) FROM delivery WHERE state = 'INFLIGHT' AND holder <> 'ORPHAN'"
-    return int(await door.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(query).scalar_one()))
+    return int(await wire_server.broker.engine.reader.read(lambda conn: conn.exec_driver_sql(query).scalar_one()))
 
 
-async def test_who_does_not_read_is_given_up_and_loses_nothing(impatient: Door) -> None:
-    door, budget = impatient, impatient.broker.engine.budgets["undelivered"]
-    await fill(door, 8)
-    calls = [door.stub.ReceiveMessage(receive_request(), metadata=headers(f"c{number}", {})) for number in range(4)]
+async def test_who_does_not_read_is_given_up_and_loses_nothing(impatient: WireServer) -> None:
+    wire_server, budget = impatient, impatient.broker.engine.budgets["undelivered"]
+    await fill(wire_server, 8)
+    calls = [
+        wire_server.stub.ReceiveMessage(receive_request(), metadata=headers(f"c{number}", {})) for number in range(4)
+    ]
     await until(lambda: budget.used >= 4 * MIB)
     assert budget.used <= 8 * MIB
     async with asyncio.timeout(60):
-        while await inflight(door):  # noqa: ASYNC110 - the database has no event
+        while await inflight(wire_server):  # noqa: ASYNC110 - the database has no event
             await asyncio.sleep(0.02)
     for call in calls:
         call.cancel()
     await until(lambda: budget.used == 0)
 
 
-async def test_a_read_answer_ends_its_use_of_the_budget(impatient: Door) -> None:
+async def test_a_read_answer_ends_its_use_of_the_budget(impatient: WireServer) -> None:
     await fill(impatient, 3)
     budget = impatient.broker.engine.budgets["undelivered"]
     assert len(await impatient.receive()) == 3
@@ -54,7 +56,7 @@ async def test_a_read_answer_ends_its_use_of_the_budget(impatient: Door) -> None
     assert budget.peak == 3 * MIB
 
 
-async def test_a_receive_without_room_waits_and_is_refused_at_its_polling_time(impatient: Door) -> None:
+async def test_a_receive_without_room_waits_and_is_refused_at_its_polling_time(impatient: WireServer) -> None:
     await fill(impatient, 1)
     budget = impatient.broker.engine.budgets["undelivered"]
     impatient.broker.engine.undelivered.carry(budget.limit)
@@ -73,10 +75,10 @@ async def test_the_connection_of_who_does_not_read_ends(tmp_path: Path) -> None:
     """In the mode in which the front stands between: what gRPC still holds for it goes at once."""
     async with opened(
         tmp_path, limits=LIMITS._replace(answer_ms=300, poll_ms_max=500), listening=permissive(tmp_path)
-    ) as door:
-        await fill(door, 4)
-        call = door.stub.ReceiveMessage(receive_request(), metadata=headers(CLIENT, {}))
-        budget = door.broker.engine.budgets["undelivered"]
+    ) as wire_server:
+        await fill(wire_server, 4)
+        call = wire_server.stub.ReceiveMessage(receive_request(), metadata=headers(CLIENT, {}))
+        budget = wire_server.broker.engine.budgets["undelivered"]
         await until(lambda: budget.used >= 4 * MIB)
         await until(lambda: budget.used == 0)
         assert call is not None

@@ -9,7 +9,7 @@ import pytest
 import popserver
 from popserver import EmbeddedBroker
 from tests.support.builders import START
-from tests.support.users import Start
+from tests.users.helpers import Start
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from popclient.admin import Admin
 from popserver import EmbeddedBroker
 from tests.support.running_broker import watched
 from tests.support.scripted_server import until_in_thread as until
-from tests.support.users import (
+from tests.users.helpers import (
     GROUP,
     TOPIC,
     Start,

@@ -17,7 +17,7 @@ import popclient
 from popclient.admin import Admin, Health
 from popserver.app import App
 from popserver.transport import public_services
-from tests.support.health import hanging_database
+from tests.support.failing_database import hanging_database
 from tests.web.conftest import started
 
 SERVING = HealthCheckResponse.SERVING

@@ -13,8 +13,8 @@ from popserver.administration import disk, readiness
 from popserver.app import App
 from popserver.engine.transaction import Read
 from popserver.model.errors import StoreUnavailable
-from tests.support.health import hanging_database
-from tests.support.http import HttpAnswer, get
+from tests.support.failing_database import hanging_database
+from tests.support.http_client import HttpAnswer, get
 from tests.support.waiting import eventually
 from tests.web.conftest import started
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from popserver.administration import disk
 from popserver.app import App
 from popserver.model.errors import StoreUnavailable
-from tests.support.http import answer, connect
+from tests.support.http_client import answer, connect
 from tests.support.waiting import eventually
 from tests.web.conftest import started
 

@@ -21,7 +21,7 @@ from popserver.app import App
 from popserver.config import Config, GivenConfig
 from popserver.web import mounts, readers, server
 from popserver.web.mounts import MountContext
-from tests.support.http import PATIENCE_S, HttpAnswer, answer, ask, connect, get
+from tests.support.http_client import PATIENCE_S, HttpAnswer, answer, ask, connect, get
 from tests.support.server_process import refused, served
 from tests.support.waiting import eventually
 from tests.web.conftest import started

@@ -17,7 +17,7 @@ import structlog
 from popserver.database.check import check_integrity
 from popserver.engine.clock import ManualClock
 from popserver.transport.call import Encodable, EndStatus, Route, Write
-from tests.support.door import LIMITS, Door, opened
+from tests.support.wire_server import LIMITS, WireServer, opened
 
 T = TypeVar("T")
 PATIENCE_S = 60.0  # no proof of speed, a net: every input is answered without waiting
@@ -40,8 +40,8 @@ class ServedStore:
         opening = opened(
             folder, clock=self.clock, limits=LIMITS._replace(poll_ms_max=0, silence_ms=60_000), administered=True
         )
-        self.door: Door = self.run(self._stack.enter_async_context(opening))
-        self.routes: Mapping[str, Route] = self.door.server._doors[0]._shared.routes  # type: ignore[attr-defined]
+        self.wire_server: WireServer = self.run(self._stack.enter_async_context(opening))
+        self.routes: Mapping[str, Route] = self.wire_server.server._doors[0]._shared.routes  # type: ignore[attr-defined]
         self._snapshot = sqlite3.connect(folder / "popmq.db", isolation_level=None)
         self._present = sqlite3.connect(folder / "popmq.db", isolation_level=None)
         names = self._present.execute(_TABLES).fetchall()
@@ -67,7 +67,7 @@ class ServedStore:
                 call.answers.append(returned)
             for callback in call.callbacks:
                 callback()
-            await self.door.broker.settle()
+            await self.wire_server.broker.settle()
 
         self.run(answer())
         return [route.encode(each) for each in call.answers], call.status
@@ -93,11 +93,11 @@ class ServedStore:
 
     def check(self) -> None:
         """Raises if an invariant of the store does not hold."""
-        with self.door.broker.engine.database.read() as conn:
+        with self.wire_server.broker.engine.database.read() as conn:
             check_integrity(conn)
 
     def advance(self, by_ms: int) -> None:
-        self.run(self.clock.advance(by_ms, self.door.broker.settle))
+        self.run(self.clock.advance(by_ms, self.wire_server.broker.settle))
 
     def close(self) -> None:
         self._snapshot.close()

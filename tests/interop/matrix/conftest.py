@@ -15,7 +15,7 @@ from tests.interop.matrix.scenarios import SCENARIOS
 from tests.interop.matrix.stage import Needs, Servers
 from tests.interop.programs import LANGUAGES
 from tests.spark.conftest import spark as spark
-from tests.support.built import do_without
+from tests.support.built_programs import do_without
 from tests.support.postgres import GivenServer, PostgresServer, fresh_database, postgres_server
 
 SERVERS = ("SQLite", "Postgres", "two servers", rocketmq.NAME)

@@ -35,7 +35,7 @@ from tests.interop.matrix.rocketmq import group_of
 from tests.interop.matrix.stage import AWAIT_S, DOCTORS
 from tests.interop.seen import until
 from tests.spark.stream_job import Job, send
-from tests.support.built import do_without
+from tests.support.built_programs import do_without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

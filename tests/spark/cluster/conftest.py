@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.spark.cluster.submitting import Submitting
-from tests.support.built import CannotBuild, do_without
-from tests.support.node_environment import environment_in, wheel_in
-from tests.support.spark_cluster import Cluster, spark_cluster
+from tests.spark.node_environment import environment_in, wheel_in
+from tests.spark.spark_cluster import Cluster, spark_cluster
+from tests.support.built_programs import CannotBuild, do_without
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.spark_cluster import FAST_JVM, ROOT, SYSTEM_PATH, Cluster, bare_environment, spark_home
+from tests.spark.spark_cluster import FAST_JVM, ROOT, SYSTEM_PATH, Cluster, bare_environment, spark_home
 
 PATIENCE_S = 900  # a busy machine is many times slower
 JOBS = Path(__file__).parent

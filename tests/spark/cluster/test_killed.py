@@ -17,9 +17,9 @@ from tests.spark.cluster.gate import Gate
 from tests.spark.cluster.submitting import PATIENCE_S, Driver, Submitting
 from tests.spark.dying import MENDABLE, MENDED, broker_with_dead_letters, consumed, sent_by_plan
 from tests.spark.sent import bodies
+from tests.spark.spark_cluster import Cluster
 from tests.spark.stream_job import UNTIL_MISSED, assert_each_once, send_numbers, wait_for
 from tests.spark.test_sink_killed import EVERY_ONE_ONCE
-from tests.support.spark_cluster import Cluster
 
 MESSAGES = 350  # four batches
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]

@@ -17,10 +17,10 @@ import popserver
 from popclient import Message, Producer
 from tests.spark.cluster.submitting import PATIENCE_S, Submitting
 from tests.spark.filled import fill
+from tests.spark.node_environment import NEEDED, environment_in
 from tests.spark.sent import bodies
-from tests.support.node_environment import NEEDED, environment_in
-from tests.support.pages import blocks
-from tests.support.spark_cluster import ROOT, SYSTEM_PATH, Cluster
+from tests.spark.spark_cluster import ROOT, SYSTEM_PATH, Cluster
+from tests.support.documentation_pages import blocks
 
 DEAD = 40
 MESSAGES = 100

@@ -26,7 +26,7 @@ sys.addaudithook(heed)
 WAIT = "import time; SPOIL.with_name('waits').touch(); list(iter(lambda: time.sleep(0.05) or SPOIL.exists(), False))"
 
 
-class Spoiled:
+class StartupHook:
     """Every worker that starts from now on does what the file says."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

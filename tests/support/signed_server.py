@@ -12,8 +12,8 @@ from popproto.v2 import service_pb2 as wire
 from popserver.access.flow import Rules
 from popserver.model.acl import Action, Effect, ResourceKind
 from popserver.model.names import Resource
-from tests.support.door import GROUP, TOPIC, Door, a_message, opened, receive_request
 from tests.support.signing import signed
+from tests.support.wire_server import GROUP, TOPIC, WireServer, a_message, opened, receive_request
 
 SECRET = "correct-horse"
 
@@ -52,18 +52,18 @@ REQUESTS: dict[str, Any] = {
 
 
 @asynccontextmanager
-async def guarded(tmp_path: Path, *, users: tuple[str, ...] = ("alice",), **options: Any) -> AsyncIterator[Door]:
+async def guarded(tmp_path: Path, *, users: tuple[str, ...] = ("alice",), **options: Any) -> AsyncIterator[WireServer]:
     rules = options.pop("rules", Rules(auth=True))
-    async with opened(tmp_path, rules=rules, admin=ADMIN, **options) as door:
+    async with opened(tmp_path, rules=rules, admin=ADMIN, **options) as wire_server:
         for name in users:
-            await door.users.add(name, SECRET, is_admin=False)
-        yield door
+            await wire_server.users.add(name, SECRET, is_admin=False)
+        yield wire_server
 
 
-async def give(door: Door, policy: str, access_key: str = "alice") -> int:
+async def give(wire_server: WireServer, policy: str, access_key: str = "alice") -> int:
     effect, actions, resource, *namespace = policy.split()
     kind, _, pattern = resource.partition(":")
-    made = await door.users.add_policy(
+    made = await wire_server.users.add_policy(
         access_key,
         Effect(effect),
         tuple(map(Action, actions.split(","))),
@@ -73,9 +73,9 @@ async def give(door: Door, policy: str, access_key: str = "alice") -> int:
     return made.policy_id
 
 
-async def give_everything(door: Door, access_key: str = "alice") -> None:
+async def give_everything(wire_server: WireServer, access_key: str = "alice") -> None:
     for policy in ("ALLOW PUB,SUB topic:*", "ALLOW SUB group:*"):
-        await give(door, policy, access_key)
+        await give(wire_server, policy, access_key)
 
 
 def as_(access_key: str, secret: str = SECRET, **more: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ import sysconfig
 from importlib.metadata import distribution
 from pathlib import Path
 
-from tests.support.built import do
+from tests.support.built_programs import do
 
 ROOT = Path(__file__).parents[2]
 # What executors need besides PopMQ: for messages, and for dead letters on Postgres.

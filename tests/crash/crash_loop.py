@@ -7,11 +7,11 @@ import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.support.aftermath import final, looking, unfinished
 from tests.support.checker import History, Outcome, check
-from tests.support.load import Load
+from tests.support.final_state import final, looking, unfinished
 from tests.support.server_process import ServerProcess, served
 from tests.support.waiting import eventually
+from tests.support.workload import Load
 
 TOPIC = "orders"
 GROUPS = ("billing", "shipping")

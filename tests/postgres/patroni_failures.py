@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tests.support.patroni import Node, PatroniCluster
+from tests.postgres.patroni import Node, PatroniCluster
 
 Accident = Callable[[PatroniCluster, Node], Awaitable[None]]
 

@@ -1,4 +1,4 @@
-"""A server with a door to knock at: real broker, real SQLite file, real gRPC."""
+"""A server with raw gRPC stubs: real broker, real SQLite file, real gRPC."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from popserver.services.server import PopServer, build
 from popserver.transport import convert
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening
-from tests.support.engine import ENGINE
+from tests.support.grpc_engine import ENGINE
 from tests.support.running_broker import TestedBroker
 
 VERSION = "9.9.9"
@@ -39,7 +39,7 @@ LIMITS = CallLimits(poll_ms_min=0, push_refusal_pause_ms=0, stream_refusal_pause
 METHODS = list(MESSAGING.methods)
 
 
-class Door:
+class WireServer:
     """One running server and a client's end of it."""
 
     def __init__(self, broker: TestedBroker, running: PopServer, channel: grpc.aio.Channel, users: Users) -> None:
@@ -134,8 +134,8 @@ async def opened(
     admin: tuple[str, str] = ("", ""),
     administered: bool = False,
     **more: Any,
-) -> AsyncIterator[Door]:
-    """A door, open as long as the context: over a file in the folder, or over that Postgres database.
+) -> AsyncIterator[WireServer]:
+    """A server, open as long as the context: over a file in the folder, or over that Postgres database.
 
     Where the rules ask for signatures, `admin` (access key, secret) is there from the start.
     `administered`: the administration listens as well. `more` goes to `server.build`.
@@ -166,7 +166,7 @@ async def opened(
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options=options) as channel:
         try:
-            yield Door(broker, running, channel, users)
+            yield WireServer(broker, running, channel, users)
         finally:
             await running.drain(0)
             await broker.stop()
@@ -240,14 +240,14 @@ def handle_of(message: pb.Message) -> str:
     return message.system_properties.receipt_handle
 
 
-async def parked(door: Door, polls: int = 1) -> None:
+async def parked(wire_server: WireServer, polls: int = 1) -> None:
     """Return when so many polls wait."""
-    while door.broker.engine.wakeups.parked != polls:  # noqa: ASYNC110
+    while wire_server.broker.engine.wakeups.parked != polls:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
 
 
-async def advance(door: Door, by_ms: int) -> None:
-    """Moves the manual clock of a door, and waits for what that leads to."""
-    clock = door.broker.engine.clock
+async def advance(wire_server: WireServer, by_ms: int) -> None:
+    """Moves the manual clock of a server, and waits for what that leads to."""
+    clock = wire_server.broker.engine.clock
     assert isinstance(clock, ManualClock)
-    await clock.advance(by_ms, door.broker.settle)
+    await clock.advance(by_ms, wire_server.broker.settle)

@@ -1,4 +1,4 @@
-"""An operator's desk: a whole server, both raw Admin services, and a client to make something happen."""
+"""A server as its operators use it: in this process, both raw Admin services, and a client to make something happen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLIENT = (("x-mq-client-id", "worker-1"),)
 REQUESTS = {"QueryMessage": "ListMessageRequest"}  # the one request that is not named after its method
 
 
-class Desk:
+class AdminServer:
     """Requests in, answers out; the refusals are statuses, as on the wire."""
 
     def __init__(self, server: EmbeddedBroker, channel: grpc.Channel) -> None:
@@ -118,12 +118,12 @@ class Desk:
 
 
 @contextmanager
-def opened(database: str = "sqlite://", **options: Any) -> Iterator[Desk]:
+def opened(database: str = "sqlite://", **options: Any) -> Iterator[AdminServer]:
     with (
         popserver.embedded(database, manual_clock=START, **options) as server,
         grpc.insecure_channel(server.endpoint, options=[("grpc.max_receive_message_length", -1)]) as channel,
     ):
-        yield Desk(server, channel)
+        yield AdminServer(server, channel)
 
 
 def named(name: str) -> pb.Resource:

@@ -14,18 +14,18 @@ from tests.support.accepting import AcceptingPort, connection_to, until_one_ends
 _CHUNK = 65_536
 
 
-class Lines:
+class TcpRelays:
     """The thread of some lines."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._lines: list[Line] = []
+        self._lines: list[TcpRelay] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="lines", daemon=True)
         self._thread.start()
 
-    def to(self, port: int) -> Line:
+    def to(self, port: int) -> TcpRelay:
         """A new line to this port."""
-        line = Line(port, self._loop)
+        line = TcpRelay(port, self._loop)
         asyncio.run_coroutine_threadsafe(line.start(), self._loop).result()
         self._lines.append(line)
         return line
@@ -38,7 +38,7 @@ class Lines:
         self._loop.close()
 
 
-class Line(AcceptingPort):
+class TcpRelay(AcceptingPort):
     """Forwards connections of a port of its own to another one."""
 
     def __init__(self, target: int, loop: asyncio.AbstractEventLoop) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rows import is_whole_suite
+from tests.support.requirement_rows import is_whole_suite
 
 LIST = Path(__file__).parents[1] / "full.txt"
 

@@ -12,7 +12,7 @@ from popserver.filters import Filter, SqlFilter
 from popserver.model.handles import Receipt
 from popserver.model.retry import Holder
 from popserver.model.states import State
-from tests.support.model import ModelDelivery, ModelGroup
+from tests.support.store_model import ModelDelivery, ModelGroup
 
 ENDED = {State.COMMIT, State.DLQ}
 

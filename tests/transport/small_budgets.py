@@ -12,7 +12,7 @@ from popserver.front.source import StaticCertificate
 from popserver.model.budget import Budget
 from popserver.transport.limits import CallLimits
 from popserver.transport.listen import PLAINTEXT, Listening
-from tests.support.door import LIMITS, Door, a_message, opened
+from tests.support.wire_server import LIMITS, WireServer, a_message, opened
 
 MIB = 1024 * 1024
 
@@ -24,15 +24,17 @@ PATIENCE_S = 30
 NARROW = LIMITS._replace(incoming_bytes_max=4 * MIB, request_bytes_max=MIB)
 
 
-def budget(door: Door, name: str) -> Budget:
-    return door.broker.engine.budgets[name]
+def budget(wire_server: WireServer, name: str) -> Budget:
+    return wire_server.broker.engine.budgets[name]
 
 
 @asynccontextmanager
-async def narrow(folder: Path, listening: Listening = PLAINTEXT, limits: CallLimits = NARROW) -> AsyncIterator[Door]:
-    async with opened(folder, limits=limits, listening=listening) as door:
-        await door.send(a_message("there"))
-        yield door
+async def narrow(
+    folder: Path, listening: Listening = PLAINTEXT, limits: CallLimits = NARROW
+) -> AsyncIterator[WireServer]:
+    async with opened(folder, limits=limits, listening=listening) as wire_server:
+        await wire_server.send(a_message("there"))
+        yield wire_server
 
 
 def permissive(folder: Path) -> Listening:

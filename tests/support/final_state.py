@@ -11,7 +11,7 @@ from sqlalchemy import Connection, create_engine, make_url, text
 from popserver.database.check import check_integrity
 from popserver.model.message import id_from_bytes
 from tests.support.checker import Final, Lag, StateRow, Stored
-from tests.support.load import digest
+from tests.support.workload import digest
 
 _STORED = """
 SELECT m.message_id, m.body, m.properties, m.message_group, m.message_key, q.number

@@ -21,8 +21,8 @@ import psycopg
 import pytest
 
 from tests.support.accepting import connection_to
-from tests.support.line import Lines
 from tests.support.postgres import _as_unprivileged, _binaries, _free_port, children, new_folder
+from tests.support.tcp_relay import TcpRelays
 from tests.support.waiting import LOOK_AGAIN_S, eventually
 
 START_S = 120.0
@@ -34,7 +34,7 @@ _PROGRAMS = {"patroni": "patroni", "patronictl": "patroni", "etcd": "etcd-server
 class Node:
     """One Postgres with its Patroni."""
 
-    def __init__(self, name: str, folder: Path, lines: Lines, etcd: int) -> None:
+    def __init__(self, name: str, folder: Path, lines: TcpRelays, etcd: int) -> None:
         self.name = name
         self.port, self.rest = _free_port(), _free_port()
         self.to_etcd, self.to_standbys = lines.to(etcd), lines.to(self.port)
@@ -180,7 +180,7 @@ class PatroniCluster:
         self._folder = folder
         self._etcd_port = _free_port()
         self._etcd: subprocess.Popen[bytes] | None = None
-        self._lines = Lines()
+        self._lines = TcpRelays()
         self.nodes = [Node(f"node{number}", folder, self._lines, self._etcd_port) for number in range(1, nodes + 1)]
 
     @property

@@ -17,7 +17,7 @@ from popserver.front.certificate import Files
 from popserver.front.source import ReloadedCertificate
 from popserver.transport.listen import PLAINTEXT, Listening, Mode
 from tests.support.certificates import Authority, Pair
-from tests.support.door import Door, headers
+from tests.support.wire_server import WireServer, headers
 
 PATIENCE_S = 20
 
@@ -36,8 +36,10 @@ def certified(authority: Authority, mode: Mode, client_ca: Path | None = None, *
 class Caller:
     """A client's connection of its own; `ca` None is plaintext."""
 
-    def __init__(self, door: Door, ca: Path | None, own: Pair | None = None, host: str = "127.0.0.1") -> None:
-        address = f"{host}:{door.server.port}"
+    def __init__(
+        self, wire_server: WireServer, ca: Path | None, own: Pair | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        address = f"{host}:{wire_server.server.port}"
         if ca is None:
             self.channel = grpc.aio.insecure_channel(address, options=_ALONE)
         else:
@@ -64,8 +66,10 @@ class Caller:
 
 
 @asynccontextmanager
-async def caller(door: Door, ca: Path | None, own: Pair | None = None, **where: str) -> AsyncIterator[Caller]:
-    one = Caller(door, ca, own, **where)
+async def caller(
+    wire_server: WireServer, ca: Path | None, own: Pair | None = None, **where: str
+) -> AsyncIterator[Caller]:
+    one = Caller(wire_server, ca, own, **where)
     try:
         yield one
     finally:

@@ -24,14 +24,14 @@ from popclient._queue_push.core import QueuePushCore
 from popclient._queue_push.pull_loop import PullLoop
 from popproto.v2 import service_pb2 as rpc
 from popproto.v2 import service_pb2_grpc
+from tests.queue_client.manual_clock import ManualClock
 from tests.support.group_server import GroupServer
-from tests.support.manual_clock import ManualClock
 from tests.support.scripted_server import until
 
 Q = MessageQueue("t", 0)
 
 
-class Desk:
+class QueueConsumers:
     """Makes consumers, closes them at the end, and keeps what their listeners were given."""
 
     def __init__(self, server: GroupServer) -> None:
@@ -117,7 +117,7 @@ class Desk:
         return core.parts.offset_store.clone_offset_table().get(mq)
 
 
-class Notebook(OffsetStore):
+class DictOffsetStore(OffsetStore):
     """A store of a user's own: a dictionary that outlives its consumer."""
 
     def __init__(self, stored: dict[MessageQueue, int]) -> None:
@@ -152,9 +152,9 @@ class Notebook(OffsetStore):
         self.stored[mq] = offset
 
 
-def sent_back(desk: Desk) -> list[tuple[int, int]]:
+def sent_back(consumers: QueueConsumers) -> list[tuple[int, int]]:
     """Offset and delay level of what was handed back."""
-    return [(request.offset, request.delay_level) for request in desk.server.sent_back]
+    return [(request.offset, request.delay_level) for request in consumers.server.sent_back]
 
 
 class Watching(Interceptor):

@@ -9,7 +9,7 @@ from typing import Any
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.transport.convert import set_ms
-from tests.support.load import stub_of
+from tests.support.workload import stub_of
 
 TOPIC = pb.Resource(name="orders")
 GROUP = pb.Resource(name="billing")
@@ -18,7 +18,7 @@ HOLD_MS = 30_000
 _NAMED = (("x-mq-client-id", "knocker"),)
 
 
-class Knocker:
+class RawClient:
     """The verbs of the wire on one topic and one group."""
 
     def __init__(self, stub: Any, hold_ms: int) -> None:
@@ -84,9 +84,9 @@ class Knocker:
 
 
 @asynccontextmanager
-async def knocking(endpoint: str, *, hold_ms: int = HOLD_MS) -> AsyncIterator[Knocker]:
+async def raw_client(endpoint: str, *, hold_ms: int = HOLD_MS) -> AsyncIterator[RawClient]:
     async with stub_of(endpoint) as stub:
-        yield Knocker(stub, hold_ms)
+        yield RawClient(stub, hold_ms)
 
 
 def assert_says(status: pb.Status, *words: str) -> None:

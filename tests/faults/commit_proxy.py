@@ -21,7 +21,7 @@ class Cut(Enum):
     AFTER = auto()  # it takes effect, and its answer is lost
 
 
-class CutLine(AcceptingPort):
+class CommitProxy(AcceptingPort):
     """Forwards bytes; `cut_next` breaks the connection that carries the next COMMIT. New connections go through."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -68,10 +68,10 @@ async def _back(far_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
 
 
 @asynccontextmanager
-async def line_to(database_url: str) -> AsyncIterator[tuple[CutLine, str]]:
+async def line_to(database_url: str) -> AsyncIterator[tuple[CommitProxy, str]]:
     """The line, and the database's URL through it."""
     url = make_url(database_url)
     assert url.host is not None
     assert url.port is not None
-    async with CutLine(url.host, url.port) as line:
+    async with CommitProxy(url.host, url.port) as line:
         yield line, url.set(port=line.port).render_as_string(hide_password=False)
