@@ -102,7 +102,7 @@ def _measured(names: Sequence[str], folder: Path) -> dict[str, Any]:
     assert list(result["cases"]) == [name for name in CASES if name in names]
     for name, case in result["cases"].items():
         variants = set(case["variants"])
-        families = {"wire_server": set(DOORS), "engine": set(ENGINES), "servers": set(TOGETHER)}
+        families = {"door": set(DOORS), "engine": set(ENGINES), "servers": set(TOGETHER)}
         if family := families.get(name.partition("_")[0]):
             assert variants == family, name
         else:

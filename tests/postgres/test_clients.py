@@ -169,7 +169,7 @@ class OneByOne(Program):
 
     async def consuming(self, stack: AsyncExitStack) -> None:
         for _ in range(2):
-            consumer = await stack.enter_async_context(aio.SimpleConsumer(self.endpoints, "admin_server", self.topic))
+            consumer = await stack.enter_async_context(aio.SimpleConsumer(self.endpoints, "desk", self.topic))
             self.tasks.append(asyncio.create_task(self._consume(consumer)))
 
     async def _consume(self, consumer: aio.SimpleConsumer) -> None:

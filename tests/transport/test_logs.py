@@ -14,14 +14,14 @@ from tests.support.wire_server import WireServer, a_message
 SECRET = "planted-7f3a9c"
 
 
-@pytest.mark.parametrize("where", ["wire_server", "store"])
+@pytest.mark.parametrize("where", ["sending", "store"])
 async def test_a_failure_is_logged_without_bodies_or_properties(
     wire_server: WireServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
     def fail(*_args: Any, **_options: Any) -> NoReturn:
         raise RuntimeError("a defect")
 
-    if where == "wire_server":
+    if where == "sending":
         monkeypatch.setattr(wire_server.broker.producing.sending, "send", fail)
     else:
         monkeypatch.setattr(stored, "_append_to_topic", fail)
