@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog.queues import queues_by_id
 from popserver.catalog.topics import names_by_id
-from popserver.delivery.holds import DeliveryRow, last_to_end, locked_heads
+from popserver.delivery.deliveries import DeliveryRow
+from popserver.delivery.holds import last_to_end, locked_heads
 from popserver.messages import parts
 from popserver.messages.by_key import heads
 from popserver.model.message import id_from_bytes

@@ -22,8 +22,8 @@ from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import STORED
 from popserver.database import states_of
 from popserver.delivery import delivered, history, holds
+from popserver.delivery.deliveries import DeliveryRow
 from popserver.delivery.history import HistoryStep
-from popserver.delivery.holds import DeliveryRow
 from popserver.delivery.retry_topic import RetryMessage, copies_of, first_key_of
 from popserver.engine.clock import Times
 from popserver.fifo import positions
@@ -194,9 +194,7 @@ def _hold(conn: Connection, row: DeliveryRow | None) -> HoldFacts | None:
     if row is None:
         return None
     head = by_key.head(conn, row.message_key)
-    if head is None:
-        return None
-    return HoldFacts(id_from_bytes(head.message_id), State(row.state), row.attempt, row.client_id, row.visible_at_ms)
+    return None if head is None else HoldFacts(id_from_bytes(head.message_id), row)
 
 
 def _death(conn: Connection, group: Group, key: int) -> DeathFacts | None:

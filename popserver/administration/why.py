@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from popserver.delivery.deliveries import DeliveryRow
 from popserver.model.group import Group, HistoryLevel, Mode
 from popserver.model.names import Resource
 from popserver.model.retry import SUSPENDED
@@ -20,10 +21,11 @@ class HoldFacts(NamedTuple):
     """A stored delivery: of the message itself, or of the one that its message group waits for."""
 
     message_id: str
-    state: State
-    attempt: int
-    client_id: str
-    visible_at_ms: int
+    row: DeliveryRow
+
+    @property
+    def state(self) -> State:
+        return State(self.row.state)
 
 
 class DeathFacts(NamedTuple):
@@ -161,12 +163,12 @@ def facts(found: MessageFacts, when: When) -> list[tuple[str, str]]:
 def _of_hold(whose: str, hold: HoldFacts | None, group: Group, when: When) -> list[tuple[str, object]]:
     if hold is None:
         return []
-    facts: list[tuple[str, object]] = [(f"{whose}attempt", f"{hold.attempt} of {group.retry.max_attempts}")]
+    facts: list[tuple[str, object]] = [(f"{whose}attempt", f"{hold.row.attempt} of {group.retry.max_attempts}")]
     if hold.state in ACKED:
         return [*facts, (f"{whose}ack", "provisional")]
     if hold.state is not State.READY:
-        facts.append((f"{whose}hold or pause ends", when(hold.visible_at_ms)))
-    return [*facts, (f"{whose}client", hold.client_id if hold.state is State.INFLIGHT else None)]
+        facts.append((f"{whose}hold or pause ends", when(hold.row.visible_at_ms)))
+    return [*facts, (f"{whose}client", hold.row.client_id if hold.state is State.INFLIGHT else None)]
 
 
 def _scheduled(found: PendingFacts, when: When) -> str:
@@ -194,11 +196,12 @@ def _ready(found: MessageFacts, when: When) -> str:
     if found.subscribers is not None and not found.subscribers.number:
         return f"READY, but no client of group '{found.group.name}' subscribes to {_its_group(found)}"
     who = _who_gets(found)
-    if found.hold is not None and not found.hold.attempt:
+    if found.hold is not None and not found.hold.row.attempt:
         return f"READY: the next receive of {who} may take it"
     if found.hold is not None:
         of_whom = f" of {who}" if found.subscribers else ""
-        return f"READY again after attempt {found.hold.attempt}{_because(found)}; the next receive{of_whom} may take it"
+        attempt = found.hold.row.attempt
+        return f"READY again after attempt {attempt}{_because(found)}; the next receive{of_whom} may take it"
     if found.ahead:
         of_what = f" of {_its_group(found)}" if found.subscribers else ""
         return f"READY: {who} has {found.ahead} messages{of_what} to read before it"
@@ -253,10 +256,11 @@ def _acked_in_transaction(_found: MessageFacts, _when: When) -> str:
 
 def _waiting_retry(found: MessageFacts, when: When) -> str:
     assert found.hold is not None, "a waiting message has a delivery"
+    due = when(found.hold.row.visible_at_ms)
     if _is_suspended(found.hold) or found.last_reason == SUSPENDED:
-        return f"WAITING_RETRY: its consumer has suspended {_its_group(found)} until {when(found.hold.visible_at_ms)}"
-    attempts = f"attempt {found.hold.attempt} of {found.group.retry.max_attempts}"
-    words = f"WAITING_RETRY: {attempts} failed{_because(found)}; the next attempt is {when(found.hold.visible_at_ms)}"
+        return f"WAITING_RETRY: its consumer has suspended {_its_group(found)} until {due}"
+    attempts = f"attempt {found.hold.row.attempt} of {found.group.retry.max_attempts}"
+    words = f"WAITING_RETRY: {attempts} failed{_because(found)}; the next attempt is {due}"
     return words if found.pause is None else f"{words}, but {_paused(found, found.pause, when)}"
 
 
@@ -291,12 +295,12 @@ def _head(found: MessageFacts, when: When) -> str:
 
 def _held(hold: HoldFacts, group: Group, when: When) -> str:
     if _is_suspended(hold):
-        return f"{hold.state}: {_holder(hold)} has suspended it until {when(hold.visible_at_ms)}"
-    attempts = f"attempt {hold.attempt} of {group.retry.max_attempts}"
+        return f"{hold.state}: {_holder(hold)} has suspended it until {when(hold.row.visible_at_ms)}"
+    attempts = f"attempt {hold.row.attempt} of {group.retry.max_attempts}"
     if hold.state is State.INFLIGHT:
-        return f"INFLIGHT: {_holder(hold)} has it, {attempts}, until {when(hold.visible_at_ms)}"
+        return f"INFLIGHT: {_holder(hold)} has it, {attempts}, until {when(hold.row.visible_at_ms)}"
     if hold.state is State.WAITING_RETRY:
-        return f"WAITING_RETRY: {attempts} failed, the next attempt is {when(hold.visible_at_ms)}"
+        return f"WAITING_RETRY: {attempts} failed, the next attempt is {when(hold.row.visible_at_ms)}"
     if hold.state is State.ACKED_IN_TRANSACTION:
         return _ACKED_IN_TRANSACTION
     return f"READY again after {attempts}"
@@ -304,11 +308,11 @@ def _held(hold: HoldFacts, group: Group, when: When) -> str:
 
 def _is_suspended(hold: HoldFacts) -> bool:
     """Its first attempt did not count. A later one looks like a failure."""
-    return not hold.attempt and hold.state in (State.INFLIGHT, State.WAITING_RETRY)
+    return not hold.row.attempt and hold.state in (State.INFLIGHT, State.WAITING_RETRY)
 
 
 def _holder(hold: HoldFacts) -> str:
-    return f"client '{hold.client_id}'" if hold.client_id else "a client that is gone"
+    return f"client '{hold.row.client_id}'" if hold.row.client_id else "a client that is gone"
 
 
 def _its_group(found: MessageFacts) -> str:

@@ -28,7 +28,15 @@ from popserver.model.states import ACKED, Event, PendingKind, State, sources, ta
 from popserver.model.times import TIME_MS_MAX
 from popserver.model.topic import MessageType
 
-HEAD = "0015"
+
+def script_location() -> Path:
+    """The folder of the migrations: inside the installed package, or beside it in a checkout."""
+    packaged = Path(__file__).parents[1] / "migrations"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
+
+
+# The newest migration, whose file has its number.
+HEAD = max(each.name[:4] for each in (script_location() / "versions").glob("[0-9]*.py"))
 FIRST = "0007"  # older numbers are those of schemas before this one; no migration leads from them
 # Prevents that two servers that start at the same time both migrate. All servers must use this number.
 LOCK = f"SELECT pg_advisory_xact_lock({0x706F706D71})"
@@ -89,12 +97,6 @@ def check_unchanged(database: Database) -> None:
             " cannot use; stop the server, then start it: the start upgrades the schema"
         )
     check(database)
-
-
-def script_location() -> Path:
-    """The folder of the migrations: inside the installed package, or beside it in a checkout."""
-    packaged = Path(__file__).parents[1] / "migrations"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
 
 
 def _upgrading(database: Database) -> str:

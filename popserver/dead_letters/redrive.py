@@ -18,6 +18,7 @@ from popserver.catalog import progress, queue_offsets
 from popserver.catalog.topics import ensure_topic, find_topic, topics_by_id
 from popserver.dead_letters.rules import RedriveItem, Repair, message_id_of, with_marks
 from popserver.delivery import deliveries
+from popserver.delivery.deliveries import NewDelivery
 from popserver.delivery.history import Moved, record
 from popserver.delivery.retry_topic import RetryOrigin, as_stored, marked, properties_of
 from popserver.engine.transaction import Transaction
@@ -197,18 +198,16 @@ def _redriven(plan: Plan, sent: _Sent) -> Redriven:
     return Redriven(sent.letter.dead_letter_id, sent.order.change, sent.order.reason, sent.key, new_id)
 
 
-def _delivery(tx: Transaction, group: Group, sent: _Sent) -> tuple[int | str | None, ...]:
-    """The delivery row, in the order of the table's columns. It has no message group, and its attempts start anew."""
-    return (
+def _delivery(tx: Transaction, group: Group, sent: _Sent) -> NewDelivery:
+    """The delivery row. It has no message group, and its attempts start anew."""
+    return NewDelivery(
         group.group_id,
         sent.key,
         sent.letter.origin_topic_id,
         target(Event.REDRIVE).value,
-        0,
-        NO_HOLD,
-        tx.now_ms,
-        Holder.SIMPLE.value,
-        "",
-        None,
-        None,
+        attempt=0,
+        hold_id=NO_HOLD,
+        visible_at_ms=tx.now_ms,
+        holder=Holder.SIMPLE.value,
+        client_id="",
     )

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from popserver.delivery import delivered, deliveries
-from popserver.delivery.holds import DeliveryRow
+from popserver.delivery.deliveries import DeliveryRow
 from popserver.engine.transaction import Transaction
 from popserver.fifo import moving_positions, moving_starts
 from popserver.messages import redrives

@@ -24,7 +24,7 @@ from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import group_of
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import KEY_SHIFT, delivery, in_states
-from popserver.delivery.holds import DELIVERY_COLUMNS, DeliveryRow
+from popserver.delivery.deliveries import DELIVERY_COLUMNS, DeliveryRow
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.messages.redrives import REDRIVEN, REDRIVEN_TO
 from popserver.model.group import Group

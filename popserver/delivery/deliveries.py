@@ -1,14 +1,18 @@
-"""What can change a row of the table `delivery`, and under which lock. Each function is one statement.
+"""What the server can change in the table `delivery`, and under which lock. Each function is one statement.
+
+Two others change rows: a user's own transaction by `popmq_ack` (migrations/functions.sql), and `popmq repair`
+(`database.invariants.stuck`, whose statements lock progress and rows first).
 
 A row says that a message is INFLIGHT, waits for a retry, or is READY again in one consumer group; without a row it is
 READY or COMMIT by the group's progress. Its key is the group and the message.
 
-Three locks protect a row, and each function names its own:
+Each function says which of these locks protects its rows:
 
-- of the group's progress in the queue, which all rows of message groups there need (`catalog.progress.lock`);
-- of the row itself, which a query of `holds`, `due`, `ready` or `delivered` has taken in this transaction;
-- none: the statement takes the row if it is still as the caller believes, and skips it while a user's own transaction
-  has it (docs/sql.md). The writer never waits for a user.
+- progress: the caller has locked the group's progress in the queue (`catalog.progress.lock`). Whatever continues, ends
+  or moves a message group needs it;
+- row: a query of `holds`, `due`, `ready` or `delivered` has locked the row in this transaction;
+- taken here: the statement locks free rows itself, if they are still as the caller believes, and skips the others. A
+  user's own transaction may have locked these (docs/sql.md): the writer never waits for it.
 
 On SQLite there is one writer, and all of this is true without locks.
 
@@ -51,7 +55,6 @@ from popserver.database.newest import are_newest, is_locked, joined, matches_for
 from popserver.database.rows import RowStatement, encode_rows, rows_as_json, rows_parameter
 from popserver.database.schema import delivery, in_states, still_in
 from popserver.database.statement import Statement
-from popserver.delivery.holds import DELIVERY_COLUMNS, GRANTED, IS_CURRENT, DeliveryRow, is_granted_now
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction
 from popserver.engine.upkeep import sooner
 from popserver.fifo.positions import any_position
@@ -76,6 +79,37 @@ class Ending(Enum):
     RETRY_TOPIC = sources(Event.BACKOFF_ELAPSED)
 
 
+class NewDelivery(NamedTuple):
+    """A new row: all columns in the order of the table, without `uncounted`, which is 0 then. Times are epoch ms."""
+
+    group_id: int
+    message_key: int
+    topic_id: int
+    state: str
+    attempt: int
+    hold_id: int
+    visible_at_ms: int
+    holder: str
+    client_id: str
+    message_group: str | None = None
+    attempt_id: str | None = None
+
+
+class DeliveryRow(NamedTuple):
+    """A delivery. `visible_at_ms` is the end of a hold or of a retry interval, or since when it is READY."""
+
+    group_id: int
+    message_key: int
+    topic_id: int
+    state: str
+    attempt: int
+    hold_id: int
+    visible_at_ms: int
+    holder: str
+    client_id: str
+    message_group: str | None
+
+
 class EndedRuns(NamedTuple):
     """How many of the deliveries are held; the total length of their runs, and the number of topics.
 
@@ -95,25 +129,24 @@ class EndedRuns(NamedTuple):
         return self.held >= count and self.all_of_runs <= self.held and self.topics <= TOPICS_OF_RUNS_MAX
 
 
-# A receive. It has locked the progress of the queues that it grants messages of, or the rows themselves.
+# New holds.
 
 
-def add(tx: Transaction, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Rows of messages that have none yet: held, redriven or sent back. The columns are in the order of the table,
-    without `uncounted`."""
+def add(tx: Transaction, rows: Sequence[NewDelivery]) -> None:
+    """Rows of messages that have none yet. The caller makes sure of that: a receive by the lock of the progress, a
+    redrive by that of the dead letter, and what is sent back by that of the message."""
     dialect_of(tx.conn).insert(tx.conn, delivery, rows)
 
 
 def grant_again(tx: Transaction, holds: str) -> None:
-    """READY → INFLIGHT. The rows are encoded: group, message, hold id, its end, holder, client, message group, attempt
-    id."""
+    """READY → INFLIGHT. The values are those of `_GRANTS`. Lock: the progress for message groups, otherwise the row."""
     tx.conn.execute(_GRANT_AGAIN.of(tx.conn), {"holds": holds})
 
 
 def take_back(tx: Transaction, holds: Iterable[HoldKey], holder: Holder, client_id: str, until_ms: int) -> set[int]:
     """Give a client that repeats its receive the holds that ended early because its answer was lost.
 
-    The caller has locked nothing. Returns the messages whose rows were free.
+    Lock: taken here, also in message groups, because the state stays. Returns the messages whose rows were free.
     """
     names = {
         "grants": encode_rows(list(holds)),
@@ -128,21 +161,22 @@ def take_back(tx: Transaction, holds: Iterable[HoldKey], holder: Holder, client_
 
 
 def renew(tx: Transaction, holds: Iterable[tuple[int, int, int, int]], until_ms: int) -> None:
-    """Restart holds whose rows are locked: group, message, hold id, the next hold id."""
+    """Restart holds: group, message, hold id, the next hold id. Lock: the row."""
     tx.conn.execute(_RENEW, {"holds": encode_rows(list(holds)), "until_ms": until_ms})
 
 
 def change(
     tx: Transaction, hold: HoldKey, *, state: State, attempt: int, uncounted: int, successor: int, until_ms: int
 ) -> None:
-    """Change a hold whose row is locked. `successor` is the next hold id; `uncounted` is added to the row's number."""
+    """Change a hold. `successor` is the next hold id; `uncounted` is added to the row's number. Lock: the row, and of
+    message groups the progress."""
     names = {"for_group": hold[0], "for_key": hold[1], "for_hold": hold[2], "now_ms": tx.now_ms}
     to = {"to_state": state.value, "to_attempt": attempt, "uncounted": uncounted}
     _CHANGE.of(tx.conn).execute(tx.conn, {**names, **to, "successor": successor, "until_ms": until_ms})
 
 
 def commit(tx: Transaction, group_id: int, holds: Sequence[tuple[int, int]]) -> int:
-    """INFLIGHT → COMMIT for current holds outside of message groups (message, hold id). The caller has locked nothing.
+    """INFLIGHT → COMMIT for current holds outside of message groups (message, hold id). Lock: taken here.
 
     Returns how many were committed. Without RETURNING: SQLite's driver releases the interpreter lock for each row.
     """
@@ -159,8 +193,8 @@ def commit_returning(tx: Transaction, group_id: int, holds: Sequence[tuple[int, 
 def commit_whole_runs(tx: Transaction, holds: Sequence[tuple[int, int, int, int]]) -> EndedRuns:
     """INFLIGHT → COMMIT for holds in message groups (group, message, hold id, queue), if they end their whole runs.
 
-    The progress is locked. Otherwise it changes nothing. On Postgres one statement finds the runs and ends them:
-    there, each statement costs more than its work. SQLite has no such statement.
+    If they do not, it changes nothing. Lock: the progress; rows are taken here. On Postgres one statement finds the
+    runs and ends them: there, each statement costs more than its work. SQLite has no such statement.
     """
     names = {"holds": encode_rows(holds), "count": len(holds), "now_ms": tx.now_ms}
     row = _END_RUNS.of(tx.conn).first(tx.conn, names)
@@ -172,7 +206,7 @@ def commit_whole_runs(tx: Transaction, holds: Sequence[tuple[int, int, int, int]
 
 
 def mark_acked(tx: Transaction, keys: Iterable[Key]) -> None:
-    """INFLIGHT → acked, while an earlier message of the message group is not. The progress is locked."""
+    """INFLIGHT → acked, while an earlier message of the message group is not. Lock: the progress and the row."""
     tx.conn.execute(_MARK_ACKED.of(tx.conn), {"keys": encode_rows(list(keys))})
 
 
@@ -180,34 +214,39 @@ def mark_acked(tx: Transaction, keys: Iterable[Key]) -> None:
 
 
 def abandon_client(conn: Connection, client_id: str, until_ms: int) -> bool:
-    """Let the push holds of a client end then. The caller has locked nothing. Returns whether all rows were free."""
+    """Let the push holds of a client end then. Lock: taken here. Returns whether all rows were free; if not, those
+    that were free are changed."""
     names = {"of_client": client_id, "until_ms": until_ms}
     conn.execute(_ABANDON_CLIENT, names)
     return not dialect_of(conn).has_skipped(conn, _STILL_HELD, names)
 
 
 def abandon(conn: Connection, holds: Iterable[HoldKey], until_ms: int) -> bool:
-    """The same for these holds."""
+    """The same for these holds. Lock: taken here."""
     names = {"grants": encode_rows(list(holds)), "until_ms": until_ms}
     conn.execute(_ABANDON, names)
     return not dialect_of(conn).has_skipped(conn, _TOO_LONG, names)
 
 
 def extend_client(tx: Transaction, client_id: str, until_ms: int) -> None:
-    """Give a client that came back its abandoned holds that have not ended. Skips rows that are not free."""
+    """Give a client that came back its abandoned holds that have not ended. Lock: taken here."""
     tx.conn.execute(_EXTEND, {"of_client": client_id, "until_ms": until_ms, "now_ms": tx.now_ms})
 
 
 def give_back_unused(tx: Transaction, holds: Iterable[HoldKey]) -> None:
-    """INFLIGHT → READY, and the attempt does not count. The rows are locked (`holds.lock_granted`)."""
+    """INFLIGHT → READY, and the attempt does not count. Lock: the row (`holds.lock_granted`), and of message groups
+    the progress."""
     tx.conn.execute(_GIVE_BACK.of(tx.conn), {"grants": encode_rows(list(holds)), "now_ms": tx.now_ms})
 
 
-# Time. The rows are locked (`due.lock`), of message groups with their progress.
+# Time.
 
 
 def end_time(tx: Transaction, event: Event, moves: Iterable[tuple[int, int, int]]) -> None:
-    """RELEASE, RETRY or BACKOFF_ELAPSED for due rows: group, message, and when it is READY or due again."""
+    """RELEASE, RETRY or BACKOFF_ELAPSED for due rows: group, message, and when it is READY or due again.
+
+    Lock: the row (`due.lock`), and of message groups the progress.
+    """
     tx.conn.execute(_END_TIME[event].of(tx.conn), {"moves": encode_rows(list(moves))})
 
 
@@ -217,13 +256,13 @@ def end_time(tx: Transaction, event: Event, moves: Iterable[tuple[int, int, int]
 def end(tx: Transaction, ending: Ending, keys: Iterable[Key]) -> None:
     """Remove rows of messages that are COMMIT, a dead letter, or in the group's retry topic from now on.
 
-    One of three is true: the rows are locked; their progress is locked; or only message groups have that state.
+    Lock: the progress for COMMIT, the row for the others, and of message groups the progress.
     """
     tx.conn.execute(_END[ending].of(tx.conn), {"keys": encode_rows(list(keys))})
 
 
 def remove(conn: Connection, keys: Collection[Key]) -> None:
-    """Remove rows in any state, which are locked or which no other transaction changes."""
+    """Remove rows in any state. Lock: the row; or, if no row may be held, the progress."""
     if keys:
         conn.execute(_REMOVE, {"keys": encode_rows(list(keys))})
 
@@ -236,7 +275,8 @@ def skip(conn: Connection, key: Key) -> DeliveryRow | None:
 
 
 def end_hold(tx: Transaction, key: Key) -> DeliveryRow | None:
-    """Remove the row of a held message; None if a user's own transaction has it."""
+    """Remove the row of a held message; None if a user's own transaction has it. Lock: the progress; the row is taken
+    here."""
     if tx.has_other_writers and tx.conn.execute(_LOCK_HELD, _one(key)).first() is None:
         return None
     return _END_HOLD.first(tx.conn, _one(key))
@@ -278,6 +318,20 @@ def _remove_step(conn: Connection, *of_what_is_gone: ColumnElement[bool]) -> int
 
 def _one(key: Key) -> dict[str, int]:
     return {"for_group": key[0], "for_key": key[1]}
+
+
+DELIVERY_COLUMNS = [delivery.c[name] for name in DeliveryRow._fields]
+IS_CURRENT = (delivery.c.hold_id == bindparam("for_hold"), delivery.c.visible_at_ms > bindparam("now_ms"))
+GRANTED = rows_parameter("grants", "group_id", "message_key", "hold_id")
+
+
+def is_granted_now(row: FromClause) -> ColumnElement[bool]:
+    """Whether a row is the current hold of one in GRANTED."""
+    return and_(
+        row.c.hold_id == GRANTED.c.hold_id,
+        still_in(row.c.state, *sources(Event.GIVE_BACK)),
+        row.c.visible_at_ms > bindparam("now_ms"),
+    )
 
 
 # Every row names the group: with a constant group SQLite would scan all deliveries of the group.

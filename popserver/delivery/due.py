@@ -11,7 +11,7 @@ from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.newest import joined
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import WITH_TIME, delivery, in_states
-from popserver.delivery.holds import DELIVERY_COLUMNS, DeliveryRow
+from popserver.delivery.deliveries import DELIVERY_COLUMNS, DeliveryRow
 from popserver.engine.transaction import Transaction
 from popserver.model.states import TIMED
 

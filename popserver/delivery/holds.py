@@ -9,35 +9,18 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, bindparam, func, literal_column, select
+from sqlalchemy import Connection, Select, bindparam, func, literal_column, select
 
 from popserver.cluster.sql import unattended
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.newest import group_of, joined, newest, unindexed
 from popserver.database.rows import RowQuery, RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import WITH_TIME, delivery, still_in
+from popserver.delivery.deliveries import DELIVERY_COLUMNS, GRANTED, IS_CURRENT, DeliveryRow, is_granted_now
 from popserver.engine.transaction import Transaction
 from popserver.model.handles import Receipt
 from popserver.model.retry import Holder
-from popserver.model.states import Event, State, sources
-
-
-class DeliveryRow(NamedTuple):
-    """A delivery. `visible_at_ms` is the end of a hold or of a retry interval, or since when it is READY."""
-
-    group_id: int
-    message_key: int
-    topic_id: int
-    state: str
-    attempt: int
-    hold_id: int
-    visible_at_ms: int
-    holder: str
-    client_id: str
-    message_group: str | None
-
-
-DELIVERY_COLUMNS = [delivery.c[name] for name in DeliveryRow._fields]
+from popserver.model.states import State
 
 
 class AttemptRow(NamedTuple):
@@ -133,7 +116,6 @@ def _keys_of(receipts: Iterable[Receipt]) -> str:
     return encode_rows([(each.group_id, each.message_key) for each in receipts])
 
 
-IS_CURRENT = (delivery.c.hold_id == bindparam("for_hold"), delivery.c.visible_at_ms > bindparam("now_ms"))
 _ROWS = select(*DELIVERY_COLUMNS)
 _OF_MESSAGE = RowStatement(
     DeliveryRow,
@@ -155,16 +137,6 @@ def _present(dialect: Dialect, *, skips_locked: bool) -> Select[Any]:
 
 _PRESENT = PerDialect(partial(_present, skips_locked=False))
 _FREE = PerDialect(partial(_present, skips_locked=True))
-GRANTED = rows_parameter("grants", "group_id", "message_key", "hold_id")
-
-
-def is_granted_now(row: FromClause) -> ColumnElement[bool]:
-    """Whether a row is the current hold of one in GRANTED."""
-    return and_(
-        row.c.hold_id == GRANTED.c.hold_id,
-        still_in(row.c.state, *sources(Event.GIVE_BACK)),
-        row.c.visible_at_ms > bindparam("now_ms"),
-    )
 
 
 def _granted(dialect: Dialect, *, locks: bool) -> Select[Any]:

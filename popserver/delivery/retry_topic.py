@@ -18,9 +18,8 @@ from popserver.catalog.progress import REACHED
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import KEY_SHIFT
 from popserver.delivery import deliveries
-from popserver.delivery.deliveries import Ending
+from popserver.delivery.deliveries import DeliveryRow, Ending
 from popserver.delivery.history import as_moved, record
-from popserver.delivery.holds import DeliveryRow
 from popserver.engine.transaction import FinishOrder, Transaction
 from popserver.messages import by_key, stored
 from popserver.messages.by_key import HEADS

@@ -252,7 +252,7 @@ class GroupProgress:
         state, hold = done.found.state.shown, done.found.hold
         if state is not State.INFLIGHT or hold is None:
             return SkippedMessage(state, "", None)
-        return SkippedMessage(state, hold.client_id, hold.visible_at_ms)
+        return SkippedMessage(state, hold.row.client_id, hold.row.visible_at_ms)
 
     async def clone(
         self, source_name: Resource, group_name: Resource, topic_name: Resource | None

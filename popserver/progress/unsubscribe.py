@@ -15,7 +15,7 @@ from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database.notifications import PAUSES, SUBSCRIPTIONS, Invalidation
 from popserver.delivery import clear, delivered
 from popserver.delivery.clear import GroupInQueue
-from popserver.delivery.holds import DeliveryRow
+from popserver.delivery.deliveries import DeliveryRow
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.members import sql as members_sql
 from popserver.model.errors import BadRequest, NotFound, PopError, TooManyRequests

@@ -23,6 +23,7 @@ from popserver.database.rows import encode_column, rows_parameter
 from popserver.database.schema import KEY_SHIFT
 from popserver.delivery import delivered, deliveries
 from popserver.delivery.dead_letter_topic import DeadLetterCandidate, Origin, move_to_dead_letters
+from popserver.delivery.deliveries import NewDelivery
 from popserver.delivery.history import Moved, record
 from popserver.delivery.retry_topic import as_it_was_sent, properties_of, retry_origin_of
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out, in_steps
@@ -199,21 +200,19 @@ def _let_wait(tx: Transaction, group: Group, failed: Sequence[_Failed]) -> None:
     record(tx, group, Event.RETRY, moved, REASONS[Event.RETRY])
 
 
-def _row(failed: _Failed, due_ms: int) -> tuple[int | str | None, ...]:
-    """The delivery row, in the order of the table's columns. It has no message group: members keep the order."""
+def _row(failed: _Failed, due_ms: int) -> NewDelivery:
+    """The delivery row. It has no message group: members keep the order."""
     request = failed.request
-    return (
+    return NewDelivery(
         request.group.group_id,
         request.message_key,
         request.topic.topic_id,
         target(Event.RETRY).value,
-        failed.failures + 1,
-        NO_HOLD,
-        due_ms,
-        Holder.PUSH.value,
-        request.client_id,
-        None,
-        None,
+        attempt=failed.failures + 1,
+        hold_id=NO_HOLD,
+        visible_at_ms=due_ms,
+        holder=Holder.PUSH.value,
+        client_id=request.client_id,
     )
 
 

@@ -24,6 +24,7 @@ from popserver.catalog.progress import QueueToScan
 from popserver.database.notifications import DUE
 from popserver.database.rows import encode_rows
 from popserver.delivery import deliveries, ready
+from popserver.delivery.deliveries import NewDelivery
 from popserver.delivery.history import Moved, record
 from popserver.delivery.queues_to_read import OpenFrom, ReadyFrom
 from popserver.delivery.ready import AgainRow
@@ -303,7 +304,7 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
     if new:
         topic_id = batch.topic.topic_id
         rows = [
-            (
+            NewDelivery(
                 receipt.group_id,
                 receipt.message_key,
                 topic_id,

@@ -11,8 +11,8 @@ from popserver.database.notifications import DUE
 from popserver.delivery import deliveries, holds
 from popserver.delivery.advance import advance_members
 from popserver.delivery.dead_letter_topic import DeadLetterCandidate, move_to_dead_letters
+from popserver.delivery.deliveries import DeliveryRow
 from popserver.delivery.history import record
-from popserver.delivery.holds import DeliveryRow
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.fifo.positions import MessageGroupKey
 from popserver.model.errors import PopError

@@ -15,8 +15,8 @@ from popserver.catalog.progress import GroupQueueKey, lock_available
 from popserver.delivery import deliveries, due
 from popserver.delivery.advance import advance_members
 from popserver.delivery.dead_letter_topic import DeadLetterCandidate, move_to_dead_letters
+from popserver.delivery.deliveries import DeliveryRow
 from popserver.delivery.history import as_moved, record
-from popserver.delivery.holds import DeliveryRow
 from popserver.delivery.queues_to_read import ReadyFrom
 from popserver.delivery.retry_topic import requeue
 from popserver.engine.searches import SearchedFrom

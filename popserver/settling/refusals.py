@@ -8,8 +8,8 @@ from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database import states_of
 from popserver.delivery import holds
 from popserver.delivery.dead_letter_topic import NewDeadLetters
+from popserver.delivery.deliveries import DeliveryRow
 from popserver.delivery.history import Moved, skipped_while_held_ms
-from popserver.delivery.holds import DeliveryRow
 from popserver.engine.transaction import Locks, Transaction
 from popserver.fifo.runs import GroupRunRow
 from popserver.messages import redrives

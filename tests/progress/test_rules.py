@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popserver.administration.why import HoldFacts, MessageFacts
+from popserver.delivery.deliveries import DeliveryRow
 from popserver.model.errors import IllegalOffset
 from popserver.model.group import ConsumeFrom, Group, HistoryLevel
 from popserver.model.names import Resource
@@ -50,7 +51,7 @@ def test_an_offset_that_the_queue_does_not_store(offset: int) -> None:
         check_offset(Goal(TOPIC, TOPIC.queues[0], offset), offset, 3, 7)
 
 
-HEAD = HoldFacts("first", State.INFLIGHT, 1, "client", 2_000)
+HEAD = HoldFacts("first", DeliveryRow(1, 2, 3, State.INFLIGHT, 1, 4, 2_000, "SIMPLE", "client", None))
 GROUP = Group(1, Resource("", "g"), RetryPolicy(), ConsumeFrom.LATEST, HistoryLevel.ALL, None, 1_000)
 
 

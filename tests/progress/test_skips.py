@@ -51,7 +51,7 @@ def test_one_that_is_held_is_its_holders(store: OpenStore) -> None:
     done = refused_skip(store, group, topic, 0)
     assert done.found.state is State.INFLIGHT
     assert done.found.hold is not None
-    assert (done.found.hold.client_id, done.found.hold.visible_at_ms) == ("c1", store.now_ms + 30 * SECOND)
+    assert (done.found.hold.row.client_id, done.found.hold.row.visible_at_ms) == ("c1", store.now_ms + 30 * SECOND)
     assert "its hold ends" in skip_hint(done.found)
 
 
@@ -205,7 +205,7 @@ def test_a_held_message_is_skipped_by_force_and_its_holder_is_told(store: OpenSt
     done = force(store, group, topic)
     assert done.is_done
     assert done.found.hold is not None
-    assert (done.found.hold.client_id, done.found.hold.visible_at_ms) == ("c1", store.now_ms + 30 * SECOND)
+    assert (done.found.hold.row.client_id, done.found.hold.row.visible_at_ms) == ("c1", store.now_ms + 30 * SECOND)
     assert states_by_offset(store, group, topic) == "CI"
     assert store.history(group)[-2:] == [("RESET", "INFLIGHT", "READY", 1), ("SKIP", "READY", "COMMIT", 1)]
     for _ in range(2):
