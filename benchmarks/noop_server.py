@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks import noop_pulls
-from popserver import broker
+from popserver.broker import engine
 from popserver.database.database import Database
 from popserver.engine import transaction
 from popserver.engine.clock import Clock
@@ -152,7 +152,7 @@ def main(arguments: list[str]) -> int:
     from benchmarks.serve import serve
 
     no_reads = mock.patch.multiple(read, read_queues=noop_pulls.read_queues, ends_of=noop_pulls.ends_of)
-    with mock.patch.object(broker, "Writer", InstantWriter), no_reads:
+    with mock.patch.object(engine, "Writer", InstantWriter), no_reads:
         return serve([*arguments, "--database-url", "sqlite://"])
 
 
