@@ -23,7 +23,7 @@ class Engine:
         backlog = budgets.add("send backlog", limits.send_backlog_bytes, "bytes", "send_backlog")
         undelivered = budgets.add("undelivered", limits.undelivered_bytes, "bytes", "max_undelivered")
         self.undelivered = Undelivered(undelivered, clock)
-        self.writer = Writer(database, clock, backlog, self.undelivered.room)
+        self.writer = Writer(database, clock, backlog, self.undelivered.capacity)
         self.writer.effects.on_ready(self.wakeups.wake)
         self.meters = self.writer.meters
         self.reader = Reader(database, self.writer)

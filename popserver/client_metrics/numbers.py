@@ -205,7 +205,7 @@ class ClientMeters:
                 continue
             if series.topic not in topics or (series.metric in _WITH_GROUP and series.group not in groups):
                 continue
-            if not families.has_room(SAMPLES_EACH):
+            if not families.has_capacity(SAMPLES_EACH):
                 left_out += 1
             elif series.metric not in CACHED:
                 families.add_histogram(series.metric, exported.histogram, *_labels(series))

@@ -1,4 +1,4 @@
-"""The memory for bodies of answers: counted from the read in the store until the client has received them."""
+"""The memory for bodies of answers: counted from their read in the database until the client has received them."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from popserver.model.budget import Budget
 
 
 class Undelivered:
-    """Counts the bodies of all answers that are being sent. A read that finds no room waits."""
+    """Counts the bodies of all answers that are being sent. A read waits while the budget is used up."""
 
     def __init__(self, budget: Budget, clock: Clock) -> None:
         self._budget = budget
         self._clock = clock
         self._waiting: set[asyncio.Future[bool]] = set()
-        self.has_room = budget.used < budget.limit
+        self.has_capacity = budget.used < budget.limit
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many bytes of bodies one transaction may read. Its last message may exceed that."""
         return min(ANSWER_BYTES_MAX, self._budget.limit - self._budget.used)
 
     def carry(self, size: int) -> None:
-        """Count `size` bytes of an answer until `carried`. They are in memory already, so this never refuses."""
+        """Count `size` bytes of an answer until `carried`. They may exceed the budget: they are in memory already."""
         self._budget.used += size
         self._budget.peak = max(self._budget.peak, self._budget.used)
-        self.has_room = self._budget.used < self._budget.limit
+        self.has_capacity = self._budget.used < self._budget.limit
 
     def carried(self, size: int) -> None:
         """The client received the answer, or its call ended."""
         self._budget.give_back(size)
-        self.has_room = self._budget.used < self._budget.limit
-        if self.has_room and self._waiting:
+        self.has_capacity = self._budget.used < self._budget.limit
+        if self.has_capacity and self._waiting:
             waiting, self._waiting = self._waiting, set()
             for each in waiting:
-                _end(each, has_room=True)
+                _end(each, has_capacity=True)
 
     async def wait(self, until_ms: int) -> None:
-        """Return when there is room. Raises `TooManyRequests` if there is none until `until_ms`."""
-        while not self.has_room:
+        """Wait until bytes of the budget are free. Raises `TooManyRequests` if none are until `until_ms`."""
+        while not self.has_capacity:
             waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             self._waiting.add(waiting)
-            alarm = self._clock.call_when_patience_ends(until_ms, partial(_end, waiting, has_room=False))
+            alarm = self._clock.call_when_patience_ends(until_ms, partial(_end, waiting, has_capacity=False))
             try:
                 if not await waiting:
                     self._budget.refused += 1
@@ -53,6 +53,6 @@ class Undelivered:
                 self._waiting.discard(waiting)
 
 
-def _end(waiting: asyncio.Future[bool], *, has_room: bool) -> None:
+def _end(waiting: asyncio.Future[bool], *, has_capacity: bool) -> None:
     if not waiting.done():
-        waiting.set_result(has_room)
+        waiting.set_result(has_capacity)

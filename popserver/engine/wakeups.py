@@ -1,10 +1,10 @@
-"""Parked long polls, how they are woken, and who else is notified of what transactions changed.
+"""Parked long polls and their wake-ups; and the notification of subscribers after a commit (`Effects`).
 
-Each topic has a wake number that grows with each wake-up. A poll reads the number *before* it asks the store, and parks
-only if the number is still the same. Otherwise a message became READY in between, and the poll would miss it. A wake-up
-wakes one parked poll of each group. If that poll leaves messages behind, it wakes the next one (`pass_on`). The room
-remembers that a group found nothing at a wake number, so that a repeated poll parks without asking the store. Every 5 s
-parked polls ask it all the same, so a lost wake-up costs no more than that.
+Each topic has a wake number that grows with each wake-up. A poll reads the number *before* it searches the database,
+and parks only if the number is still the same. Otherwise a message became READY in between, and the poll would miss it.
+A wake-up wakes one parked poll of each group. If this poll leaves messages behind, it wakes the next one (`pass_on`).
+`Wakeups` remembers the wake number at which a group found nothing, so that a repeated poll parks without a search.
+Every 5 s parked polls search all the same, so a lost wake-up delays a message by at most 5 s.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from popserver.model.names import Resource
 # As a RocketMQ proxy allows (requirement A9). Further polls are answered at once.
 PARKED_PER_TOPIC_AND_GROUP_MAX = 1_024
 PARKED_MAX = 100_000
-# How often parked polls ask the store in case a wake-up was lost (requirement A5): one of each group and topic, at most
-# so many at once, those first that have not asked for longest.
+# How often parked polls search in case a wake-up was lost (requirement A5): one poll of each group and topic, at most
+# so many polls at once. Groups and topics take turns.
 BEAT_MS = 5_000
 BEAT_POLLS_MAX = 64
 
@@ -37,7 +37,7 @@ WakeKey = int | tuple[int, str]
 
 
 class PollKey(NamedTuple):
-    """The group and the topic of a poll; and its client, if that gets only the lite topics that it subscribes to."""
+    """The group and the topic of a poll; and its client, if the client gets only lite topics that it subscribes to."""
 
     group_id: int
     topic_id: int
@@ -51,7 +51,7 @@ class PollKey(NamedTuple):
 class Woken(IntEnum):
     """Why a parked poll goes on."""
 
-    NOT = 0  # its time is over, or the server is closing
+    ENDED = 0  # its time is over, its topic or group was changed, or the server is closing
     READY = 1  # the topic has messages
     AHEAD = 2  # the topic will have messages if the next transaction is committed
     BEAT = 3  # in case a wake-up was lost; there may be no message
@@ -67,10 +67,10 @@ class Wakeups:
         self._clock = clock
         self._wakes = 0  # of all wake keys together, so that no key gets a number twice
         self._wake_numbers: dict[WakeKey, int] = {}
-        self._wake_of_all = 0  # the number of keys that were not woken since
+        self._wake_of_all = 0  # the wake number of keys that were not woken since `wake_all`
         self._parked: dict[WakeKey, dict[int, _Queue]] = {}
-        self._in_turn: dict[tuple[WakeKey, int], _Queue] = {}  # the same; the one whose turn it is on the beat is first
-        # The wake number, and when that was: after a lost wake-up it is wrong, so it is trusted for one beat only.
+        self._in_turn: dict[tuple[WakeKey, int], _Queue] = {}  # the same queues, in the order of their turns on a beat
+        # The wake number, and the time. A lost wake-up makes the entry wrong, so it is valid for one beat only.
         self._empty: LruCache[tuple[PollKey, Filter], tuple[int, int]] = LruCache()
         self._found_empty: dict[WakeKey, int] = {}  # the newest number at which any group found nothing
         self._count = 0
@@ -87,7 +87,7 @@ class Wakeups:
     def found_empty(self, key: PollKey, wanted: Filter, wake_number: int) -> None:
         """Remember that the group found no message for its filter `wanted` at this wake number.
 
-        Of a client only if it has been woken: nothing is kept for names that callers make up.
+        A key with a client is remembered only if it has been woken, so that invented client ids take no memory.
         """
         if key.client_id and key.wake_key not in self._wake_numbers:
             return
@@ -101,14 +101,14 @@ class Wakeups:
         found_at, at_ms = self._empty.get((key, wanted)) or (None, 0)
         return found_at == number and self._clock.now_ms() - at_ms < BEAT_MS
 
-    def has_room(self, key: PollKey) -> bool:
+    def has_capacity(self, key: PollKey) -> bool:
         queue = self._parked.get(key.wake_key, {}).get(key.group_id, ())
         return len(queue) < PARKED_PER_TOPIC_AND_GROUP_MAX and self._count < PARKED_MAX
 
     async def park(self, key: PollKey, wake_number: int, until_ms: int) -> Woken:
-        """Wait for a wake-up after `wake_number`. `NOT` if `until_ms` came first or the server is closing."""
+        """Wait for a wake-up after `wake_number`, at most until `until_ms`. Returns why the wait is over."""
         if self._closed:
-            return Woken.NOT
+            return Woken.ENDED
         if self.wake_number(key.wake_key) != wake_number:
             return Woken.READY
         poll: asyncio.Future[Woken] = asyncio.get_running_loop().create_future()
@@ -122,7 +122,7 @@ class Wakeups:
         try:
             return await poll
         except asyncio.CancelledError:
-            # A wake-up may have chosen this poll just before its client left: wake the next poll.
+            # This poll may have been woken just before its client left: wake the next poll instead.
             if poll.done() and not poll.cancelled() and poll.result():
                 self.pass_on(key, poll.result())
             raise
@@ -131,14 +131,14 @@ class Wakeups:
             self._leave(key, queue, poll)
 
     def wake(self, wake_key: WakeKey, woken: Woken = Woken.READY) -> None:
-        """There are messages to deliver for the key, or soon (`AHEAD`): wake one poll of each group."""
+        """Wake one poll of each group: the key has messages to deliver, or will soon have some (`AHEAD`)."""
         self._wakes += 1
         self._wake_numbers[wake_key] = self._wakes
         for queue in list(self._parked.get(wake_key, {}).values()):
             _wake_next(queue, woken)
 
     def wake_all(self) -> None:
-        """Wake one poll of each group and topic: notifications of other servers may have been missed."""
+        """Wake one poll of each group and topic, because notifications of other servers may be lost."""
         self._wakes += 1
         self._wake_of_all = self._wakes
         for groups in list(self._parked.values()):
@@ -146,7 +146,7 @@ class Wakeups:
                 _wake_next(queue, Woken.READY)
 
     def forget(self, wake_key: WakeKey) -> None:
-        """The topic or client of the key is gone. Its parked polls go on, because nothing would wake them."""
+        """Wake the key's polls and remove its wake number: its topic was deleted, or its client has left."""
         self.wake(wake_key)
         del self._wake_numbers[wake_key]
         self._found_empty.pop(wake_key, None)
@@ -158,7 +158,7 @@ class Wakeups:
     def end(self, key: PollKey) -> None:
         """End the parked polls of a group for the key without messages."""
         for poll in list(self._parked.get(key.wake_key, {}).get(key.group_id, ())):
-            _end_wait(poll, Woken.NOT)
+            _end_wait(poll, Woken.ENDED)
 
     def _wake_on_beat(self) -> None:
         """Wake one poll of each group and topic, at most `BEAT_POLLS_MAX` of them, in turn."""
@@ -170,7 +170,7 @@ class Wakeups:
             self._beat = self._clock.call_at(self._clock.now_ms() + BEAT_MS, self._wake_on_beat)
 
     def pass_on(self, key: PollKey, woken: Woken = Woken.READY) -> None:
-        """A poll left messages behind: wake the group's next poll."""
+        """Wake the group's next poll, because one of its polls left messages behind."""
         queue = self._parked.get(key.wake_key, {}).get(key.group_id)
         if queue:
             _wake_next(queue, woken)
@@ -183,7 +183,7 @@ class Wakeups:
         for groups in list(self._parked.values()):
             for queue in list(groups.values()):
                 for poll in list(queue):
-                    _end_wait(poll, Woken.NOT)
+                    _end_wait(poll, Woken.ENDED)
 
     def _leave(self, key: PollKey, queue: _Queue, poll: asyncio.Future[Woken]) -> None:
         self._count -= 1
@@ -196,7 +196,7 @@ class Wakeups:
 
 
 def _time_out(poll: asyncio.Future[Woken]) -> None:
-    _end_wait(poll, Woken.NOT)
+    _end_wait(poll, Woken.ENDED)
 
 
 def _wake_next(queue: _Queue, woken: Woken) -> None:
@@ -231,7 +231,7 @@ class Effects:
         self._lite = callback, among
 
     def on_due(self, kind: str, timer: DueTimer) -> None:
-        """`timer` is set earlier when something of this kind is due earlier than it expects."""
+        """`timer` is set to an earlier time when a transaction reports an earlier due time of this kind."""
         self._due[kind] = timer
 
     def on_invalidated(self, kind: str, callback: Callable[[Resource], None]) -> None:
@@ -239,8 +239,8 @@ class Effects:
         self._invalidated[kind] = callback
 
     def ready(self, topics: Mapping[int, Collection[int] | None]) -> None:
-        """These topics, by id, have messages to deliver. If only lite topics of one have some, its value has their
-        hashes."""
+        """Notify of topics that have messages to deliver. Each id's value: the hashes of the lite topics that have
+        some; None: the whole topic."""
         of_lite_topics, with_clients = self._lite
         for topic_id, hashes in topics.items():
             for callback, among in self._ready:
@@ -249,8 +249,8 @@ class Effects:
             if topic_id in with_clients:
                 of_lite_topics(topic_id, hashes)
 
-    def due(self, moments: Mapping[str, int]) -> None:
-        for kind, at_ms in moments.items():
+    def due(self, times: Mapping[str, int]) -> None:
+        for kind, at_ms in times.items():
             timer = self._due.get(kind)
             if timer is not None and (timer.due_ms is None or at_ms < timer.due_ms):
                 timer.expect(at_ms)

@@ -34,7 +34,7 @@ class Families:
         self.room = series_max  # how many samples more may be added
         self._found: dict[str, Family] = {}
 
-    def has_room(self, series: int) -> bool:
+    def has_capacity(self, series: int) -> bool:
         """Whether so many samples more may be added."""
         return self.room >= series
 

@@ -141,7 +141,7 @@ def add_sent(families: Families, meters: Meters, names: Names) -> int:
     """Add what producers sent. Returns how many topics are left out."""
     left_out = 0
     for (_, message_type), topic, sent in _of_topics(meters.sent, itemgetter(0), names):
-        if not families.has_room(SERIES_OF_SENT):
+        if not families.has_capacity(SERIES_OF_SENT):
             left_out += 1
         else:
             kind, is_system = message_type.lower(), is_true(is_system_derived(topic.name))
@@ -149,12 +149,12 @@ def add_sent(families: Families, meters: Meters, names: Names) -> int:
             families.add("rocketmq_throughput_in_total", sent.sizes.total, str(topic), kind, is_system)
             families.add_histogram("rocketmq_message_size", sent.sizes, str(topic), kind)
     for _, topic, ended in _of_topics(meters.ended, int, names):
-        if families.has_room(SERIES_OF_ENDED):
+        if families.has_capacity(SERIES_OF_ENDED):
             families.add("rocketmq_commit_messages_total", ended.ages.count, str(topic))
             families.add("rocketmq_rollback_messages_total", ended.rollbacks, str(topic))
             families.add_histogram("rocketmq_finish_message_latency", ended.ages, str(topic))
     for _, topic, timed in _of_topics(meters.timed, int, names):
-        if families.has_room(SERIES_OF_TIMED):
+        if families.has_capacity(SERIES_OF_TIMED):
             families.add("rocketmq_timer_enqueue_total", timed.delays.count, str(topic))
             families.add("rocketmq_timer_dequeue_total", timed.entered, str(topic))
             families.add_histogram("rocketmq_delay_message_latency", timed.delays, str(topic))
@@ -184,12 +184,12 @@ def add_delivered(families: Families, meters: Meters, names: Names) -> int:
             continue
         if delivered.delays.count:
             delays[group].append(delivered.delays)
-        if families.has_room(SERIES_OF_DELIVERED):
+        if families.has_capacity(SERIES_OF_DELIVERED):
             _add_pair(families, group, topic, delivered)
         else:
             left_out += 1
     for group, histograms in delays.items():
-        if families.has_room(SERIES_OF_DELAYS):
+        if families.has_capacity(SERIES_OF_DELAYS):
             families.add_histogram("popmq_delivery_latency", merged(histograms), str(group))
     return left_out
 

@@ -74,7 +74,7 @@ def add_groups(families: Families, numbers: StoreNumbers) -> None:
         if each.name.startswith(DEAD_LETTER_PREFIX)
     }
     for each in numbers.facts.groups:
-        if not families.has_room(SERIES_OF_GROUP):
+        if not families.has_capacity(SERIES_OF_GROUP):
             return
         group = Resource(each.namespace, each.name)
         for state, count in each.states.items():
@@ -88,7 +88,7 @@ def add_topics(families: Families, numbers: StoreNumbers, left_out: LeftOut) -> 
     """Add the topics."""
     facts = numbers.facts
     for each in facts.topics:
-        if not families.has_room(SERIES_OF_TOPIC):
+        if not families.has_capacity(SERIES_OF_TOPIC):
             left_out.topics += 1
             continue
         name = str(Resource(each.namespace, each.name))
@@ -106,7 +106,7 @@ def add_pairs(families: Families, numbers: StoreNumbers, names: Names, left_out:
         group, topic = names.groups.get(each.group_id), names.topics.get(each.topic_id)
         if group is None or topic is None:
             continue
-        if not families.has_room(SERIES_OF_PAIR):
+        if not families.has_capacity(SERIES_OF_PAIR):
             break
         shown += 1
         _add_pair(families, each, group, topic, numbers.at_ms)

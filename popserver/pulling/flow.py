@@ -178,7 +178,7 @@ class Pulls:
                 break
             if pulled.next_offset < pulled.end_offset:
                 continue
-            if not self.parked.has_room(key):
+            if not self.parked.has_capacity(key):
                 raise TooManyRequests(
                     f"{self.parked.count} pulls are waiting, too many for group '{group.name}' on topic"
                     f" '{request.topic.name}'; use fewer consumers, or pull again later"

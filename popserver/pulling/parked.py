@@ -76,7 +76,7 @@ class ParkedPulls:
         self._beat: Alarm | None = None
         self._closed = False
 
-    def has_room(self, key: PollKey) -> bool:
+    def has_capacity(self, key: PollKey) -> bool:
         return self._counts[key] < PARKED_PER_TOPIC_AND_GROUP_MAX and self.count < PARKED_MAX
 
     async def park(self, key: PollKey, queue_id: int, offset: int, wake_number: int, until_ms: int) -> bool:

@@ -1,8 +1,8 @@
-"""Answers of a receive beside new grants: the messages that a repeated one holds already, and the limit of bytes.
+"""Answers of receives: the messages that a repeated receive holds already, and the limit of bytes.
 
 A client that lost an answer repeats the receive with its attempt id, which the granted holds keep (docs/design/0012).
-The repetition gets the same messages with the same attempts and handles, without those that were acked or whose hold
-ended. Holds that ended early because the answer was lost belong to the client again.
+The repeated receive gets the same messages with the same attempts and handles, without those that were acked or whose
+hold ended. Holds that ended early because the answer was lost belong to the client again.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from popserver.settling import release
 RECEIVE_BYTES_MAX = 4 * 1024 * 1024
 
 
-class HeldDelivery(NamedTuple):
-    """A message as it was granted before."""
+class GrantedMessage(NamedTuple):
+    """A message that a receive is answered with: granted now, or by the first receive of a repeated one."""
 
     row: MessageRow
     receipt: Receipt
     attempt: int
 
 
-def repeated(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> dict[int, Sequence[HeldDelivery]]:
+def repeated(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> dict[int, Sequence[GrantedMessage]]:
     """The messages that these receives hold already, by the index of the receive. A receive without holds is left out.
 
-    A list is empty if its bodies do not fit into this transaction's answers.
+    A list is empty if the answers of this transaction have no bytes left.
     """
-    asked = {index: each.attempt_id for index, each in enumerate(several) if each.attempt_id}
-    rows = holds.by_attempts(tx, batch.group.group_id, batch.topic.topic_id, sorted(set(asked.values())))
+    attempt_ids = {index: each.attempt_id for index, each in enumerate(several) if each.attempt_id}
+    rows = holds.by_attempts(tx, batch.group.group_id, batch.topic.topic_id, sorted(set(attempt_ids.values())))
     by_attempt: dict[str, list[AttemptRow]] = {}
     for row in rows:
         by_attempt.setdefault(row.attempt_id, []).append(row)
-    held: dict[str, Sequence[HeldDelivery]] = {}
+    held: dict[str, Sequence[GrantedMessage]] = {}
     for attempt_id, of_attempt in by_attempt.items():
         held[attempt_id] = _loaded(tx, batch, of_attempt) if tx.answer_bytes > 0 else []
         tx.answer_bytes -= sum(len(each.row.body) for each in held[attempt_id])
-    found: dict[int, Sequence[HeldDelivery]] = {}
-    for index, attempt_id in asked.items():
+    found: dict[int, Sequence[GrantedMessage]] = {}
+    for index, attempt_id in attempt_ids.items():
         if attempt_id in held:
             if held[attempt_id]:
                 one = several[index]
@@ -58,11 +58,11 @@ def repeated(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -
     return found
 
 
-def _loaded(tx: Transaction, batch: ReceiveBatch, rows: Sequence[AttemptRow]) -> list[HeldDelivery]:
+def _loaded(tx: Transaction, batch: ReceiveBatch, rows: Sequence[AttemptRow]) -> list[GrantedMessage]:
     found = by_keys(tx.conn, [row.message_key for row in rows])
     group_id = batch.group.group_id
     return [
-        HeldDelivery(
+        GrantedMessage(
             found[row.message_key],
             Receipt(group_id, row.message_key, row.hold_id, row.visible_at_ms, row.message_group is not None),
             row.attempt,
@@ -72,8 +72,8 @@ def _loaded(tx: Transaction, batch: ReceiveBatch, rows: Sequence[AttemptRow]) ->
 
 
 def _take_back(
-    tx: Transaction, held: Sequence[HeldDelivery], holder: Holder, client_id: str, until_ms: int
-) -> list[HeldDelivery]:
+    tx: Transaction, held: Sequence[GrantedMessage], holder: Holder, client_id: str, until_ms: int
+) -> list[GrantedMessage]:
     """Give the client its orphaned holds back, until `until_ms`. Other holds do not change.
 
     A hold that a user's own transaction has locked does not change either.
@@ -88,9 +88,9 @@ def _take_back(
 
 
 def keep_within_bytes(tx: Transaction, slots: Sequence[ReceiveSlot]) -> bool:
-    """Give back grants that exceed the size of an answer, and fetch the bodies of the rest.
+    """Cancel grants that exceed the size of an answer, and fetch the bodies of the others.
 
-    Returns whether any were given back. An answer has at least one message while this transaction may grant any.
+    Returns whether any were cancelled. An answer has at least one message while this transaction has bytes left.
     """
     excess: list[Receipt] = []
     sizes = by_key.sizes(tx.conn, [grant.receipt.message_key for slot in slots for grant in slot.grants])
@@ -107,11 +107,11 @@ def keep_within_bytes(tx: Transaction, slots: Sequence[ReceiveSlot]) -> bool:
 
 def _fitting(tx: Transaction, sizes: Sequence[int]) -> int:
     """How many of the first messages with these sizes (in bytes) fit into one answer."""
-    room = RECEIVE_BYTES_MAX
+    bytes_left = RECEIVE_BYTES_MAX
     for kept, size in enumerate(sizes):
-        if tx.answer_bytes <= 0 or (kept and size > min(room, tx.answer_bytes)):
+        if tx.answer_bytes <= 0 or (kept and size > min(bytes_left, tx.answer_bytes)):
             return kept
-        room -= size
+        bytes_left -= size
         tx.answer_bytes -= size
     return len(sizes)
 

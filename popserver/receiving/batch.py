@@ -19,40 +19,80 @@ from popserver.model.message import Delivery
 from popserver.model.retry import Holder
 from popserver.model.topic import Topic
 
-# How a search shares its room among the sources of messages: those that are READY again, open message groups, and new
-# ones. Half is for new messages (`half_of`), if some wait. Beside open message groups they keep this part of the room.
-NEW_OF_ROOM = 8
+# Beside open message groups, one of this many messages of a search is a new one (`SourceShares`).
+NEW_DIVISOR = 8
 # One of this many searches of a topic with priorities ignores them, so that urgent messages do not starve the rest.
 FAIR_EVERY = 8
-# A group gets at least this many messages together, if it has them: a group's cost does not depend on their number.
+# A message group gets at least this many messages together, if it has them: its cost does not depend on their number.
 SHARE_MIN = 8
-# A search of open groups reads this many messages for each one that it needs, because the filter may refuse some.
-JUDGED_PER_WANTED = 8
+# A search of open message groups reads this many messages for each one that it needs: the filter may refuse some.
+JUDGED_PER_NEEDED = 8
 
 
-def half_of(room: int, rotation: int) -> int:
-    """Half of the room. Room for one message cannot be halved: searches alternate."""
-    return room // 2 or rotation % 2
+def half_of(capacity: int, rotation: int) -> int:
+    """Half of the capacity. The half of 1 is 0 or 1: searches alternate."""
+    return capacity // 2 or rotation % 2
+
+
+class SourceShares(NamedTuple):
+    """How many messages a search takes from each of its sources, in a topic without lite topics.
+
+    Old messages are those that are READY again, and those of open message groups. If new messages wait, the old ones
+    get half of the capacity. Open message groups may exceed this half: they get what the minimum for READY again and
+    an eighth for new messages leave.
+    """
+
+    capacity: int
+    old: int
+    again_found: int  # messages that are READY again and in no message group
+    again_min: int
+    repeats_max: int  # messages of open message groups that were granted before
+    groups_max: int  # all messages of open message groups
+
+    @staticmethod
+    def of(capacity: int, rotation: int, again_found: int, *, new_waits: bool) -> SourceShares:
+        """`new_waits`: a queue has messages after the group's progress."""
+        old = half_of(capacity, rotation) if new_waits else capacity
+        again_min = min(again_found, old // 2)
+        new_min = max(1, capacity // NEW_DIVISOR) if old < capacity else 0
+        return SourceShares(
+            capacity,
+            old,
+            again_found,
+            again_min,
+            repeats_max=max(old - again_found, (old + 1) // 2),
+            groups_max=capacity - again_min - new_min,
+        )
+
+    def new_max(self, in_groups: int, unused: int) -> int:
+        """The limit of new messages, beside `in_groups` messages of open message groups.
+
+        `unused` of the messages that are READY again were given back unused. They count as new ones; otherwise their
+        number would grow with each search.
+        """
+        again = max(self.again_min, unused, min(self.again_found, self.old - in_groups))
+        return max(0, self.capacity - in_groups - again)
 
 
 class KeyRange(NamedTuple):
-    """A range of a queue that a SQL filter has judged. `wanted` are the keys of the messages it accepts, in order."""
+    """A range of a queue that a SQL filter has judged, and the keys of the messages that it accepts, in order."""
 
     from_key: int
     to_key: int
-    wanted: Sequence[int]
+    accepted: Sequence[int]
 
     def from_on(self, key: int) -> KeyRange | None:
         """The part of the range from this key on; None if the filter has not judged the message at this key."""
         if not self.from_key <= key <= self.to_key:
             return None
-        return KeyRange(key, self.to_key, self.wanted[bisect_left(self.wanted, key) :])
+        return KeyRange(key, self.to_key, self.accepted[bisect_left(self.accepted, key) :])
 
 
 class Judged(NamedTuple):
-    """The results of a SQL filter for messages that a group may read next. They stay true: messages never change.
+    """The results of a SQL filter for messages that a group may read next. Messages never change, nor do the results.
 
-    `ranges` has a range per queue id; `behind` has messages that the scan has passed, by message key.
+    `ranges` has a range per queue id. `behind` has, by message key, whether the filter accepts a message that the scan
+    has passed.
     """
 
     ranges: Mapping[int, KeyRange]
@@ -68,7 +108,7 @@ NOTHING_JUDGED = Judged({}, {})
 
 
 class Received(NamedTuple):
-    """The granted messages. `more`: messages may be left, so ask again, or wake the next poll."""
+    """The granted messages. `more`: messages may be left, so the receive is repeated, or the next poll is woken."""
 
     deliveries: list[Delivery]
     more: bool
@@ -76,13 +116,15 @@ class Received(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receive(Request[Received]):
-    """A consumer's request for messages. `rotation` decides at which queue to start.
+    """A consumer's request for messages.
 
-    `attempt_id` names the receive: a repetition gets the messages that it holds. With `heads_only` at most one message
-    of a message group is granted at a time, because the consumer would not process several in order. `in_one_frame`
-    says how the answer is sent. With a SQL filter a first grant needs a message that the filter accepted in `judged`
-    (`receiving.filter_fetch`). With `is_paused` the receive gets only what it holds already. `shares`: other clients of
-    the group subscribe to some of the same lite topics.
+    `rotation` numbers the receives. It decides at which queue a search starts, which searches ignore priorities, and
+    which source gets a capacity of one (`half_of`). `attempt_id` names the receive: a repetition gets the messages that
+    it holds. With `heads_only` at most one message of a message group is granted at a time, because the consumer would
+    not process several in order. `in_one_frame`: the answer is one frame, not a frame per message. With a SQL filter, a
+    message is granted for the first time only if the filter accepted it in `judged` (`receiving.filter_fetch`). With
+    `is_paused` the receive gets only what it holds already. `overlaps`: other clients of the group subscribe to some of
+    the same lite topics.
     """
 
     phase: ClassVar = Phase.RECEIVE
@@ -99,12 +141,13 @@ class Receive(Request[Received]):
     in_one_frame: bool = False
     judged: Judged = NOTHING_JUDGED
     is_paused: bool = False
-    shares: bool = False
+    overlaps: bool = False
 
 
 class ReceiveBatch(NamedTuple):
-    """One search for all receives with the same group, topic and filter. `rotation` decides at which queue to start.
+    """One search for all receives with the same group, topic and filter. `rotation` is the first receive's.
 
+    `capacity`: how many messages the receives may get together.
     `keeps_order` is false in a dead-letter topic: there, message groups are ignored.
     A SQL filter does not run during the search; `judged` has its results.
     """
@@ -112,12 +155,12 @@ class ReceiveBatch(NamedTuple):
     group: Group
     topic: Topic
     wanted: Filter
-    room: int
+    capacity: int
     rotation: int
     keeps_order: bool
     takes_groups: bool  # the order of message groups matters in this search
     by_priority: bool  # the queues are read by priority, the highest first
-    names: dict[str, int]  # of group and topic, for the search's statements
+    parameters: dict[str, int]  # of group and topic, for the search's statements
     bodies: Bodies = Bodies.SMALL
     judged: Judged = NOTHING_JUDGED
 
@@ -127,8 +170,8 @@ class Candidate(NamedTuple):
 
     row: MessageRow
     attempt: int
-    member: MessageGroupKey | None = None  # the message group that is locked by the grant
-    has_delivery: bool = False  # it was granted before
+    group_key: MessageGroupKey | None = None  # the message group that is locked by the grant
+    has_delivery: bool = False  # the message was granted before
 
 
 class Grant(NamedTuple):
@@ -141,23 +184,23 @@ class Grant(NamedTuple):
 
 @dataclass(slots=True)
 class ReceiveSlot:
-    """One receive of a search: the room it has left, and its grants so far."""
+    """One receive of a search: how many more messages it may get, and its grants so far."""
 
     request: Receive
-    room: int
+    capacity: int
     grants: list[Grant]
 
 
-class GroupRun(NamedTuple):
+class OpenGroup(NamedTuple):
     """An open message group: its messages that may be granted, in order.
 
-    `next_offset` is where the group continues after them. It is None if no message is left up to the scan's position:
-    then the group's row goes, and the scan continues with the group. `stays_open` says whether more may be granted at
-    once if no message of `found` is, because a filter refused all. `rest` has the keys and attempts of messages that
-    may follow `found` if there is room.
+    `next_offset` is where the message group continues after them. It is None if no message is left up to the scan's
+    position: then the group's row is deleted, and the scan continues with the group. `stays_open`: if none of `found`
+    is granted, because a filter refused all, later messages may be granted at once. `rest` has the keys and attempts of
+    messages that may follow `found` if the capacity allows it.
     """
 
-    member: MessageGroupKey
+    group_key: MessageGroupKey
     found: list[Candidate]
     next_offset: int | None
     stays_open: bool
@@ -165,7 +208,7 @@ class GroupRun(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """Messages in the order of their grants, and the receives that may get them: those of one client, or all."""
+    """Messages in the order of their grants, and the receives that may get them: of one client, or of all clients."""
 
     client_id: str
     receives: Sequence[Receive]
@@ -173,23 +216,25 @@ class Portion(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search found, and the open message groups that are part of it. `left_over`: messages may be left.
+    """What a search found, and the open message groups that it read. `left_over`: messages may be left.
 
-    `keep` is called with the messages that no receive took and that are in no run that goes on, each with its client,
-    and with the grants: before the grants are written, it gives their message groups a row. `is_hidden` is asked if
-    there are no grants: whether another server's locks hide messages.
+    Before the grants are written, `store_left_over` gives a row to the message groups of messages that were not
+    granted. Its arguments are these messages, each with its client, without those whose message group has a row; and
+    the grants. `is_locked_elsewhere` is called if there are no grants: whether another server has locked messages.
     """
 
     portions: Sequence[Portion]
-    runs: Sequence[GroupRun]
+    open_groups: Sequence[OpenGroup]
     left_over: bool
-    keep: Callable[[Sequence[tuple[str, Candidate]], Sequence[Grant]], None]
-    is_hidden: Callable[[], bool]
+    store_left_over: Callable[[Sequence[tuple[str, Candidate]], Sequence[Grant]], None]
+    is_locked_elsewhere: Callable[[], bool]
 
 
 def search_bounds(tx: Transaction, batch: ReceiveBatch) -> dict[str, int]:
-    """Lower time bounds of the index scans for messages that are READY again, and for open message groups. SQLite's
-    indexes have no entries of the past."""
+    """Lower time bounds of the index scans for messages that are READY again, and for open message groups.
+
+    Only on Postgres: there, an index keeps entries of rows that have changed.
+    """
     search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
     return {
         "ready_from": tx.remembered(ReadyFrom).of(search, tx.now_ms),
@@ -197,8 +242,13 @@ def search_bounds(tx: Transaction, batch: ReceiveBatch) -> dict[str, int]:
     }
 
 
-def saw(tx: Transaction, batch: ReceiveBatch, kind: type[ReadyFrom | OpenFrom], first_ms: int | None) -> None:
-    """Remember the first one once the transaction is committed: the transaction may grant it."""
+def remember_first(
+    tx: Transaction, batch: ReceiveBatch, kind: type[ReadyFrom | OpenFrom], first_ms: int | None
+) -> None:
+    """After the commit, remember when the first message became READY, or group opened: the next search's bound.
+
+    Not before the commit: this transaction may grant the message.
+    """
     if tx.has_other_writers:
         search = ReadySearch(batch.group.group_id, batch.topic.topic_id)
         tx.after_commit.append(tx.remembered(kind).saw(search, first_ms, tx.now_ms))

@@ -1,7 +1,7 @@
 """A SQL filter judges the messages that a group may read next, before a receive reads them.
 
 A filter takes time, and only one transaction writes at a time. So the filter runs here, outside the writer and without
-a lock. The receive then grants those messages that the filter accepted and that are still free. Messages never change,
+a lock. The receive then grants those accepted messages that no other receive has got meanwhile. Messages never change,
 so a result stays true whatever happens to the group's progress.
 """
 
@@ -24,29 +24,29 @@ from popserver.receiving.batch import Judged, KeyRange, Receive
 
 
 class FetchedMessages(NamedTuple):
-    """Messages that were fetched for the filter; `judge` runs it."""
+    """Messages that were fetched for the filter; `judge` runs the filter."""
 
     wanted: SqlFilter
     known: dict[int, KeyRange]  # for each queue with unread messages, from the group's progress on
-    asked: Sequence[KeyRange]  # the ranges to judge now, in order; `wanted` is still empty
-    ahead: Unjudged
+    to_judge: Sequence[KeyRange]  # the ranges to judge now, in order; `accepted` is still empty
+    ahead: Unjudged  # new messages, in these ranges
     known_behind: dict[int, bool]
-    behind: Unjudged
-    is_all: bool  # there are no messages after these
+    behind: Unjudged  # of open message groups: messages that the scan has passed
+    is_all: bool  # no messages follow these
 
 
 class FilterResults(NamedTuple):
-    """The filter's results; `is_all`: there were no other messages to judge."""
+    """The filter's results. `is_all`: all messages that the group may read next are judged."""
 
     judged: Judged
     is_all: bool
 
 
 def fetch(conn: Connection, request: Receive, known: Judged, enough: int, work: Work) -> FetchedMessages:
-    """What the request's filter must judge so that it accepts `enough` messages."""
+    """The messages that the request's filter must judge now, so that it accepts `enough` messages."""
     wanted = request.wanted
     assert isinstance(wanted, SqlFilter), "the database applies other filters"
-    batch = receive.receive_batch_of([request])._replace(room=max(enough, request.batch_size))
+    batch = receive.receive_batch_of([request])._replace(capacity=max(enough, request.batch_size))
     queues = scan.queues_of(conn, batch)
     ranges = {queue.queue_id: _judged_range(known, queue) for queue in queues if queue.next_offset < queue.end_offset}
     behind = Unjudged([], 0)
@@ -55,16 +55,16 @@ def fetch(conn: Connection, request: Receive, known: Judged, enough: int, work: 
     if batch.by_priority:
         ranges, is_short = _most_urgent(queues, ranges, enough)
     else:
-        is_short = sum(len(each.wanted) for each in ranges.values()) < enough
-    asked = _to_ask(queues, ranges, work.messages(wanted), enough) if is_short else []
-    bounds = encode_rows([(number, each.from_key, each.to_key) for number, each in enumerate(asked)])
-    ahead = _BETWEEN.rows(conn, wanted, {"bounds": bounds}) if asked else Unjudged([], 0)
-    is_all = sum(each.to_key - each.from_key for each in asked) == _left(queues, ranges)
-    return FetchedMessages(wanted, ranges, asked, ahead, dict(known.behind), behind, is_all)
+        is_short = sum(len(each.accepted) for each in ranges.values()) < enough
+    to_judge = _to_judge(queues, ranges, work.messages(wanted), enough) if is_short else []
+    bounds = encode_rows([(number, each.from_key, each.to_key) for number, each in enumerate(to_judge)])
+    ahead = _BETWEEN.rows(conn, wanted, {"bounds": bounds}) if to_judge else Unjudged([], 0)
+    is_all = sum(each.to_key - each.from_key for each in to_judge) == _unjudged(queues, ranges)
+    return FetchedMessages(wanted, ranges, to_judge, ahead, dict(known.behind), behind, is_all)
 
 
 def judge(fetched: FetchedMessages, work: Work) -> FilterResults:
-    """Run the filter until the work limit is reached: on at least one new message and one of an open message group."""
+    """Run the filter until the work limit is reached, on at least one new message and one of an open message group."""
     half = Work(work.left // 2)
     behind = _judge_behind(fetched, half)
     work.left -= work.left // 2 - half.left
@@ -73,7 +73,7 @@ def judge(fetched: FetchedMessages, work: Work) -> FilterResults:
     last_key = rows[judged - 1][0] if judged < len(rows) else None
     wanted = {queue_id: list(several) for queue_id, several in groupby(keys, queue_of)}
     ranges = dict(fetched.known)
-    for each in fetched.asked:
+    for each in fetched.to_judge:
         queue_id = queue_of(each.from_key)
         end_key = each.to_key
         if last_key is not None:
@@ -81,7 +81,7 @@ def judge(fetched: FetchedMessages, work: Work) -> FilterResults:
                 continue
             end_key = min(end_key, last_key + 1)
         known = ranges[queue_id]
-        ranges[queue_id] = KeyRange(known.from_key, end_key, [*known.wanted, *wanted.get(queue_id, ())])
+        ranges[queue_id] = KeyRange(known.from_key, end_key, [*known.accepted, *wanted.get(queue_id, ())])
     return FilterResults(Judged(ranges, behind), fetched.is_all and last_key is None)
 
 
@@ -105,33 +105,33 @@ def _most_urgent(
 ) -> tuple[dict[int, KeyRange], bool]:
     """The ranges with the `enough` most urgent messages, and whether the filter must judge more.
 
-    It must if a message that is not judged yet may be more urgent. The other ranges are dropped to limit memory.
+    The filter must judge more if an unjudged message may be more urgent. Other ranges are left out to limit memory.
     """
     needed: dict[int, KeyRange] = {}
     count, is_short = 0, False
     for queue in queues:
         if queue.queue_id in ranges and count < enough:
             known = needed[queue.queue_id] = ranges[queue.queue_id]
-            count += len(known.wanted)
+            count += len(known.accepted)
             is_short = is_short or (count < enough and known.to_key < message_key(queue.queue_id, queue.end_offset))
     return needed, is_short
 
 
-def _to_ask(queues: Iterable[QueueToScan], ranges: dict[int, KeyRange], count: int, enough: int) -> list[KeyRange]:
-    """The ranges that follow the known ones, in the order of the queues; at most `count` offsets together."""
-    asked: list[KeyRange] = []
+def _to_judge(queues: Iterable[QueueToScan], ranges: dict[int, KeyRange], count: int, enough: int) -> list[KeyRange]:
+    """The ranges that follow the judged ones, in the order of the queues; at most `count` offsets together."""
+    to_judge: list[KeyRange] = []
     for queue in queues:
         known = ranges.get(queue.queue_id)
-        if known is None or count <= 0 or len(known.wanted) >= enough:
+        if known is None or count <= 0 or len(known.accepted) >= enough:
             continue
         to_key = min(message_key(queue.queue_id, queue.end_offset), known.to_key + count)
         if to_key > known.to_key:
-            asked.append(KeyRange(known.to_key, to_key, ()))
+            to_judge.append(KeyRange(known.to_key, to_key, ()))
             count -= to_key - known.to_key
-    return asked
+    return to_judge
 
 
-def _left(queues: Iterable[QueueToScan], ranges: dict[int, KeyRange]) -> int:
+def _unjudged(queues: Iterable[QueueToScan], ranges: dict[int, KeyRange]) -> int:
     ends = {queue.queue_id: message_key(queue.queue_id, queue.end_offset) for queue in queues}
     return sum(max(0, ends[queue_id] - each.to_key) for queue_id, each in ranges.items())
 

@@ -1,8 +1,8 @@
 """SQL filters judge messages before a receive reads them, outside the writer.
 
 Receives of one group with the same filter share the results. Each prefetch does a bounded amount of work
-(`messages.ranges`); a receive that needs more asks again, after others. Expensive filters run one at a time, and cheap
-ones do not wait for them.
+(`messages.ranges`). If a receive needs more, it starts another prefetch, after those of other receives. Expensive
+filters run one at a time, and cheap ones do not wait for them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from popserver.receiving import filter_fetch
 from popserver.receiving.batch import NOTHING_JUDGED, Judged, Receive
 from popserver.receiving.filter_fetch import FilterResults
 
-# The next prefetch starts when the judged messages suffice for fewer receives than this, so that no receive waits.
+# The next prefetch starts when the accepted messages suffice for fewer receives than this, so that no receive waits.
 _RECEIVES_AHEAD = 4
-# Memory for results between receives: about 100 KB for each group and filter, and the filter itself.
+# Memory for results between receives. Each group and filter counts as `_BYTES_EACH`, and the filter's own size.
 _CACHE_BYTES = 8 * 1024 * 1024
 _BYTES_EACH = 100 * 1024
 # A filter with more operands and operators than this counts as expensive.
-_SMALL = 64
+_CHEAP_SIZE_MAX = 64
 
 _FilterKey = tuple[int, int, SqlFilter]
 
@@ -36,10 +36,10 @@ class _Prefetched:
     """The judged messages for the receives of one group with the same filter."""
 
     judged: Judged = NOTHING_JUDGED
-    left: int = 0  # accepted messages that no receive was given yet
-    under_way: int = 0  # batch sizes of receives that are not answered yet, summed
-    taken: int = 0  # batch sizes of all receives so far, summed
-    is_all: bool = False  # there were no other messages to judge
+    left: int = 0  # accepted messages that no receive has taken yet
+    under_way: int = 0  # the sum of the batch sizes of receives that are not answered yet
+    taken: int = 0  # the sum of the batch sizes of all receives so far
+    is_all: bool = False  # all messages that the group may read next are judged
     work: Work = field(default_factory=Work)
     task: asyncio.Task[None] | None = None
 
@@ -51,7 +51,7 @@ class FilterPrefetch:
         self._reader = reader
         self._cache: LruCache[_FilterKey, _Prefetched] = LruCache(_CACHE_BYTES)
         self._in_use: dict[_FilterKey, tuple[_Prefetched, int]] = {}
-        self._small, self._large = asyncio.Semaphore(1), asyncio.Semaphore(1)
+        self._cheap, self._expensive = asyncio.Semaphore(1), asyncio.Semaphore(1)
 
     async def ask(self, request: Receive) -> Receive:
         """The receive with its filter's results for the next messages. The caller must call `answered` afterwards.
@@ -70,19 +70,19 @@ class FilterPrefetch:
         return replace(request, judged=judged)
 
     def answered(self, request: Receive, granted: int) -> None:
-        """The receive is done."""
+        """The receive has ended, with so many granted messages."""
         key = _filter_key(request)
         ahead, _ = self._in_use[key]
         ahead.under_way -= request.batch_size
         if granted < request.batch_size:
-            # Fewer messages than expected: another server reads too, or the group was reset.
+            # Another server has read some of the messages, or the group was reset.
             ahead.left = 0
         self._release(key)
 
     async def _judged_for(self, ahead: _Prefetched, request: Receive) -> Judged:
-        # Messages of a higher priority may have arrived; they go before the judged ones.
+        # Messages of a higher priority may have arrived; they are granted before the judged ones.
         if ahead.left < request.batch_size or ahead.judged.behind or MessageType.PRIORITY in request.topic.accepts:
-            # All waiting receives continue at the same moment, so they share one transaction.
+            # All receives that wait for this task continue at the same moment, so they share one transaction.
             await asyncio.shield(self._prefetch_task(ahead, request))
         ahead.left -= request.batch_size
         ahead.taken += request.batch_size
@@ -99,16 +99,16 @@ class FilterPrefetch:
 
     async def _prefetch(self, ahead: _Prefetched, request: Receive) -> None:
         assert isinstance(request.wanted, SqlFilter)
-        async with self._small if request.wanted.size <= _SMALL else self._large:
+        async with self._cheap if request.wanted.size <= _CHEAP_SIZE_MAX else self._expensive:
             under_way = ahead.under_way
             enough = under_way + 2 * _RECEIVES_AHEAD * request.batch_size
             ahead.work.start_again()
             query = partial(filter_fetch.fetch, request=request, known=ahead.judged, enough=enough, work=ahead.work)
-            before = ahead.taken
+            taken_before = ahead.taken
             found: FilterResults = await self._reader.read_then(query, partial(filter_fetch.judge, work=ahead.work))
         ahead.judged, ahead.is_all = found.judged, found.is_all
-        known = sum(len(each.wanted) for each in found.judged.ranges.values())
-        ahead.left = known - under_way - (ahead.taken - before)
+        accepted = sum(len(each.accepted) for each in found.judged.ranges.values())
+        ahead.left = accepted - under_way - (ahead.taken - taken_before)
 
     def _acquire(self, key: _FilterKey) -> _Prefetched:
         ahead, users = self._in_use.get(key, (None, 0))
@@ -127,7 +127,7 @@ class FilterPrefetch:
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Retrieve the exception of a failed prefetch, so that asyncio does not log it. Waiting callers get it anyway."""
+    """Retrieve the exception of a failed prefetch, so that asyncio does not log it. Receives that wait raise it."""
     if not task.cancelled():
         task.exception()
 

@@ -1,4 +1,4 @@
-"""Receives: they ask the database at once. If there is nothing, they wait until the topic wakes them, and ask again."""
+"""Receives: each searches the database at once. If nothing is found, it waits for a wake-up, and searches again."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from popserver.receiving.filter_prefetch import FilterPrefetch
 from popserver.receiving.redeliveries import Redeliveries
 from popserver.settling.hold_release import HoldRelease
 
-# A receive that does not wait searches as long as this, if it finds nothing and there is more: the filter refused many
-# messages, or other answers of the same transaction left no bytes for its own.
+# A receive that does not wait repeats its search for at most this time if it finds nothing, but messages may be left:
+# the filter refused many messages, or other answers of the same transaction left no bytes for its own.
 SEARCH_MS = 250
 
 log = structlog.get_logger("popserver.polls")
 
 
 class _PauseBegan(Exception):
-    """The group was paused while the receive waited for something else."""
+    """The group was paused while the receive waited for memory, or for its filter."""
 
 
 class Polls:
@@ -81,7 +81,7 @@ class Polls:
         waits.on_end(wakeups.end)
         waits.on_end(lambda key: paused.end(key.group_id))
         self._log_limit = LogLimit()
-        # Separate from the rotation of sends: a client that sends and receives in turn must not skip every other queue.
+        # Sends have another rotation: a client that sends and receives by turns must not skip every other queue.
         self._rotation = itertools.count()
 
     async def receive(
@@ -104,8 +104,8 @@ class Polls:
 
         Returns an empty list if there is none. A push consumer's hold lasts while its client is connected, a simple
         consumer's for `invisible_ms`. A repeated receive with the same `attempt_id` gets the messages it holds. With
-        `heads_only` the answer has at most one message of each message group. `in_one_frame`: it is not sent as a
-        frame per message. `kind`: of the consumer, as it says (None: it has not).
+        `heads_only` the answer has at most one message of each message group. `in_one_frame`: the answer is one frame,
+        not a frame per message. `kind`: the kind of consumer that the client has reported, if any.
         """
         names = (GROUP, group_name), (TOPIC, topic_name)
         while True:
@@ -137,14 +137,14 @@ class Polls:
 
     async def _poll(self, request: Receive, poll_until_ms: int, since: int) -> list[Delivery]:
         """The messages granted to the receive. An empty list if there is none until `poll_until_ms` (server time), or
-        if its topic or group has changed since (`Waits.changes`)."""
+        if its topic or group has changed since the change number `since` (`Waits.changes`)."""
         key, wakeups = PollKey(request.group.group_id, request.topic.topic_id), self._wakeups
         if MessageType.LITE in request.topic.accepts and request.group.chooses:
             key = key._replace(client_id=request.client_id)
             await self._lite.clients.load(key)
-        woken = Woken.NOT
+        woken = Woken.ENDED
         search_until_ms = max(poll_until_ms, self._clock.patience_ends_ms(SEARCH_MS))
-        # A repeated receive gets the messages it holds, even if the topic is known to be empty.
+        # A repeated receive gets the messages it holds, even if its group is paused or the topic is known to be empty.
         may_be_repeated = request.attempt_id is not None
         while True:
             is_paused = bool(self._paused.topics) and self._paused.covers(key.group_id, key.topic_id)
@@ -156,16 +156,18 @@ class Polls:
                 continue
             wake_number = wakeups.wake_number(key.wake_key)
             if may_be_repeated or not wakeups.is_known_empty(key, request.wanted):
-                # It may have begun to share lite topics while it waited.
-                shares = bool(key.client_id) and self._lite.clients.shares(key)
-                asked = replace(request, is_paused=is_paused, shares=shares) if is_paused or shares else request
+                # Other clients may have subscribed to the same lite topics during the wait.
+                overlaps = bool(key.client_id) and self._lite.clients.shares(key)
+                current = request
+                if is_paused or overlaps:
+                    current = replace(request, is_paused=is_paused, overlaps=overlaps)
                 try:
-                    received = await self._ask(asked, key, poll_until_ms, woken)
+                    received = await self._search(current, key, poll_until_ms, woken)
                 except _PauseBegan:
                     continue
                 if received is not None:
                     if received.more and not received.deliveries and self._clock.now_ms() < search_until_ms:
-                        # Go on at another queue: this one may have many messages that the filter refuses.
+                        # Begin at another queue: the first one may have many messages that the filter refuses.
                         request = replace(request, rotation=request.rotation + 1)
                         continue
                     may_be_repeated = False
@@ -178,7 +180,7 @@ class Polls:
                     wakeups.found_empty(key, request.wanted, wake_number)
             if self._clock.now_ms() >= poll_until_ms:
                 return []
-            if not wakeups.has_room(key):
+            if not wakeups.has_capacity(key):
                 raise TooManyRequests(
                     f"{wakeups.parked} polls are waiting, too many for group '{request.group.name}' on topic"
                     f" '{request.topic.name}'; use fewer consumers, or poll again later"
@@ -191,11 +193,10 @@ class Polls:
             if not woken:
                 return []
 
-    async def _ask(self, request: Receive, key: PollKey, poll_until_ms: int, woken: Woken) -> Received | None:
-        """Ask the database. None if that failed, and the poll was woken before its messages were committed, or on a
-        beat."""
+    async def _search(self, request: Receive, key: PollKey, poll_until_ms: int, woken: Woken) -> Received | None:
+        """Search the database once. None if that failed after a wake-up `AHEAD` or on a `BEAT`: the poll waits on."""
         try:
-            if not self._undelivered.has_room:
+            if not self._undelivered.has_capacity:
                 await self._undelivered.wait(poll_until_ms)
             if woken is Woken.BEAT and not self._background.has(reload := ("reload", key)):
                 self._background.submit(reload, lambda: self._catalog.look_again(request.group, request.topic))
@@ -205,7 +206,7 @@ class Polls:
             if woken in {Woken.AHEAD, Woken.BEAT} and isinstance(error, Internal):
                 return None
             if woken:
-                # Another poll takes over what this one was woken for; it must not wait for the next wake-up.
+                # Another poll must receive the messages of this wake-up; the next one may be long away.
                 self._wakeups.pass_on(key, woken)
             raise
 
@@ -228,11 +229,11 @@ class Polls:
         try:
             received = await asyncio.shield(answer)
         except asyncio.CancelledError:
-            # The client disconnected during the commit: these messages reach no consumer.
+            # The client has disconnected: no consumer gets the messages that this transaction grants.
             answer.add_done_callback(lambda done: self._cancel_grant(key, done))
             raise
         except CommitUnknown as error:
-            # If the commit succeeded after all, these messages reach no consumer.
+            # If the commit has succeeded after all, no consumer gets these messages.
             self._hold_release.cancel_delivery(error.outcome.deliveries)
             raise
         now_ms = self._clock.now_ms()
@@ -256,7 +257,7 @@ class Polls:
 
 
 def _names(request: Receive) -> tuple[tuple[str, Resource], tuple[str, Resource]]:
-    """What ends the wait when it changes."""
+    """The names of the group and the topic: a change of one ends the wait (`Waits`)."""
     return (GROUP, request.group.name), (TOPIC, request.topic.name)
 
 

@@ -1,8 +1,8 @@
 """Receives from a topic of lite topics: each client gets those that it subscribes to (docs/design/0021).
 
-First the open lite topics of the clients that ask are read, here. Then the group's progress moves on, in `lite_scan`,
-until these clients have as many messages as they ask for. All receives of a group share this, whichever client they are
-of.
+First, this module reads the open lite topics of the clients whose receives are served. Then `lite_scan` reads on from
+the group's progress, until these clients have as many messages as they want. The receives of all clients of a group
+share one search.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from popserver.fifo.positions import MessageGroupKey, Opened
 from popserver.messages.by_key import by_keys
 from popserver.model.topic import message_key
 from popserver.receiving import message_groups
-from popserver.receiving.batch import SHARE_MIN, Candidate, GroupRun, Receive, ReceiveBatch, half_of, saw
+from popserver.receiving.batch import SHARE_MIN, Candidate, OpenGroup, Receive, ReceiveBatch, half_of, remember_first
 
-EVERY_CLIENT = ""  # instead of a client, for groups whose clients do not choose
+EVERY_CLIENT = ""  # instead of a client's id, if the group's clients do not choose lite topics
 
 
 class LiteFound(NamedTuple):
-    """What was found for each client. `rooms`: how many more it may get; `left_over`: whether some are left.
+    """What was found for each client. `capacities`: how many more messages each may get.
 
-    `queues` are the queues that no other server reads.
+    `queues` are the queues that no other server reads. `left_over`: messages may be left.
     """
 
     queues: Sequence[QueueToScan]
-    runs: dict[str, list[GroupRun]]
+    open_groups: dict[str, list[OpenGroup]]
     again: dict[str, list[RedrivenRow]]
-    rooms: dict[str, int]
+    capacities: dict[str, int]
     left_over: bool
 
 
 def clients_of(batch: ReceiveBatch, several: Sequence[Receive]) -> dict[str, list[Receive]]:
-    """The receives by client; all under one name if the group's clients do not choose."""
+    """The receives by client id; all under `EVERY_CLIENT` if the group's clients do not choose lite topics."""
     if not batch.group.chooses:
         return {EVERY_CLIENT: list(several)}
     by_client: dict[str, list[Receive]] = {}
@@ -50,56 +50,59 @@ def clients_of(batch: ReceiveBatch, several: Sequence[Receive]) -> dict[str, lis
 
 
 def find(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]]) -> LiteFound:
-    """The messages that the scan has passed and the clients may get, at most as many as each asks for."""
-    names = batch.names | {"subscribers": encode_column(sorted(clients))}
-    queues = LITE_QUEUES.rows(tx.conn, names)
+    """The messages that the scan has passed and the clients may get, at most as many as each wants."""
+    parameters = batch.parameters | {"subscribers": encode_column(sorted(clients))}
+    queues = LITE_QUEUES.rows(tx.conn, parameters)
     if not queues:
-        return LiteFound([], {}, {}, {}, left_over=_is_hidden(tx, names))
-    saw(tx, batch, ReadyFrom, queues[0].ready_since_ms)
+        return LiteFound([], {}, {}, {}, left_over=_is_locked_elsewhere(tx, parameters))
+    remember_first(tx, batch, ReadyFrom, queues[0].ready_since_ms)
     again: dict[str, list[RedrivenRow]] = {}
     if queues[0].ready_since_ms is not None:
-        again = _redriven_to(tx, batch, clients, names)
-    rooms = {each: sum(one.batch_size for one in clients[each]) - len(again.get(each, ())) for each in clients}
-    by_queue = {queue.queue_id: _as_read(queue) for queue in queues}
+        again = _redriven_to(tx, batch, clients, parameters)
+    capacities = {each: sum(one.batch_size for one in clients[each]) - len(again.get(each, ())) for each in clients}
+    by_queue = {queue.queue_id: _as_scanned(queue) for queue in queues}
     opened: dict[str, list[Opened]] = {}
     left_over = bool(again)
     for client_id, several in clients.items():
-        room = rooms[client_id]
-        shares = any(each.shares for each in several)
-        rows = positions.opened_of_client(tx.conn, names, client_id, room, shares=shares)
-        # Another server reads the other queues now.
+        capacity = capacities[client_id]
+        overlaps = any(each.overlaps for each in several)
+        rows = positions.opened_of_client(tx.conn, parameters, client_id, capacity, shares=overlaps)
+        # Another server has locked the other queues.
         opened[client_id] = [row for row in rows if row.queue_id in by_queue]
-        left_over = left_over or len(rows) == room or len(opened[client_id]) < len(rows)
-    runs = _read(tx, batch, clients, opened, rooms, by_queue)
+        left_over = left_over or len(rows) == capacity or len(opened[client_id]) < len(rows)
+    open_groups = _read(tx, batch, clients, opened, capacities, by_queue)
     if len(queues) < len(batch.topic.queues):
-        left_over = left_over or _is_hidden(tx, names)
-    return LiteFound(queues, runs, again, rooms, left_over)
+        left_over = left_over or _is_locked_elsewhere(tx, parameters)
+    return LiteFound(queues, open_groups, again, capacities, left_over)
 
 
-def _as_read(queue: QueueToScan) -> QueueToScan:
-    """The queue as if the scan had read all: a lite topic with nothing left up to there needs no row, however much
-    the scan has to read. The next message is probably of another one."""
+def _as_scanned(queue: QueueToScan) -> QueueToScan:
+    """The queue as if the scan had read it to its end.
+
+    So a lite topic loses its row when no message is left up to the scan's position. `message_groups` would keep the row
+    for unread messages of the queue, but these are probably of other lite topics.
+    """
     return queue._replace(end_offset=queue.next_offset)
 
 
 def _redriven_to(
-    tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]], names: dict[str, Any]
+    tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Receive]], parameters: dict[str, Any]
 ) -> dict[str, list[RedrivenRow]]:
-    """Messages that were redriven to the group, by client: for each at most half of what it asks for."""
+    """Messages that were redriven to the group, by client: for each at most half of the messages that it wants."""
     found: dict[str, list[RedrivenRow]] = {}
     taken: set[int] = set()
-    for row in ready.lock_redriven(tx.conn, names | {"limit": batch.room}, chooses=batch.group.chooses):
+    for row in ready.lock_redriven(tx.conn, parameters | {"limit": batch.capacity}, chooses=batch.group.chooses):
         theirs = found.setdefault(row.client_id, [])
-        asked = sum(each.batch_size for each in clients[row.client_id])
-        if row.message_key not in taken and len(theirs) < half_of(asked, batch.rotation):
+        needed = sum(each.batch_size for each in clients[row.client_id])
+        if row.message_key not in taken and len(theirs) < half_of(needed, batch.rotation):
             theirs.append(row)
             taken.add(row.message_key)
     return found
 
 
-def _is_hidden(tx: Transaction, names: dict[str, Any]) -> bool:
-    """Whether nothing was found only because another server has locked the queues."""
-    return tx.has_other_writers and tx.conn.execute(IS_MORE_OF_LITE, names).first() is not None
+def _is_locked_elsewhere(tx: Transaction, parameters: dict[str, Any]) -> bool:
+    """Whether messages wait in queues that another server has locked."""
+    return tx.has_other_writers and tx.conn.execute(IS_MORE_OF_LITE, parameters).first() is not None
 
 
 def _read(
@@ -107,71 +110,75 @@ def _read(
     batch: ReceiveBatch,
     clients: dict[str, list[Receive]],
     opened: dict[str, list[Opened]],
-    rooms: dict[str, int],
+    capacities: dict[str, int],
     queues: dict[int, QueueToScan],
-) -> dict[str, list[GroupRun]]:
-    """The runs of each client's lite topics: those with one message, then several messages of few, then fewer messages
-    of the others.
+) -> dict[str, list[OpenGroup]]:
+    """Each client's open lite topics: first those with one message, then several messages of few lite topics, then
+    fewer messages of the others.
 
-    Their messages are subtracted from `rooms`.
+    Their messages are subtracted from `capacities`.
     """
-    mine = _each_once(opened)
-    runs: dict[str, list[GroupRun]] = {each: [] for each in mine}
+    of_client = _each_once(opened)
+    open_groups: dict[str, list[OpenGroup]] = {each: [] for each in of_client}
 
     def read(some: Sequence[tuple[str, Opened]], share: int) -> None:
         owner = {(row.queue_id, row.message_group): client_id for client_id, row in some}
         rows = [row for _, row in some]
         limit = share * len(rows)
-        for run in message_groups.runs_of_opened(tx, batch, rows, queues, share=share, limit=limit):
-            client_id = owner[run.member.queue_id, run.member.message_group]
-            runs[client_id].append(run)
-            rooms[client_id] -= len(run.found)
+        for open_group in message_groups.read_opened(tx, batch, rows, queues, share=share, limit=limit):
+            client_id = owner[open_group.group_key.queue_id, open_group.group_key.message_group]
+            open_groups[client_id].append(open_group)
+            capacities[client_id] -= len(open_group.found)
 
-    single = [(each, row) for each, rows in mine.items() for row in rows if row.is_single and not row.has_run]
+    single = [(each, row) for each, rows in of_client.items() for row in rows if row.is_single and not row.has_run]
     if single:
-        for (client_id, _), run in zip(single, _runs_of_one(tx, batch, [row for _, row in single]), strict=True):
-            runs[client_id].append(run)
-            rooms[client_id] -= len(run.found)
-        mine = {each: [row for row in rows if row.has_run or not row.is_single] for each, rows in mine.items()}
+        for (client_id, _), open_group in zip(
+            single, _open_groups_of_one(tx, batch, [row for _, row in single]), strict=True
+        ):
+            open_groups[client_id].append(open_group)
+            capacities[client_id] -= len(open_group.found)
+        of_client = {
+            each: [row for row in rows if row.has_run or not row.is_single] for each, rows in of_client.items()
+        }
     for is_first in (True, False):
         alike: dict[int, list[tuple[str, Opened]]] = {}
-        for client_id, rows in mine.items():
-            room = max(0, rooms[client_id])
-            some = rows[: -(-room // SHARE_MIN) if is_first else room]
-            mine[client_id] = rows[len(some) :]
+        for client_id, rows in of_client.items():
+            capacity = max(0, capacities[client_id])
+            some = rows[: -(-capacity // SHARE_MIN) if is_first else capacity]
+            of_client[client_id] = rows[len(some) :]
             if some:
-                share = _share(clients[client_id], room, len(some))
+                share = _share(clients[client_id], capacity, len(some))
                 alike.setdefault(share, []).extend((client_id, row) for row in some)
         for share, several in alike.items():
             read(several, share)
-    return runs
+    return open_groups
 
 
-def _runs_of_one(tx: Transaction, batch: ReceiveBatch, single: Sequence[Opened]) -> list[GroupRun]:
-    """The run of each lite topic with one message; it is empty if retention has removed the message."""
+def _open_groups_of_one(tx: Transaction, batch: ReceiveBatch, single: Sequence[Opened]) -> list[OpenGroup]:
+    """Lite topics with one message each, or with none if retention has removed it."""
     keys = [message_key(each.queue_id, each.next_offset) for each in single]
     by_key = by_keys(tx.conn, keys, batch.bodies)
-    members = [MessageGroupKey(batch.topic.topic_id, each.queue_id, each.message_group) for each in single]
-    message_groups.finish(tx, batch, members)
+    group_keys = [MessageGroupKey(batch.topic.topic_id, each.queue_id, each.message_group) for each in single]
+    message_groups.finish(tx, batch, group_keys)
     return [
-        GroupRun(member, [Candidate(by_key[key], 1, member)] if key in by_key else [], None, stays_open=True)
-        for member, key in zip(members, keys, strict=True)
+        OpenGroup(group_key, [Candidate(by_key[key], 1, group_key)] if key in by_key else [], None, stays_open=True)
+        for group_key, key in zip(group_keys, keys, strict=True)
     ]
 
 
 def _each_once(opened: dict[str, list[Opened]]) -> dict[str, list[Opened]]:
-    """A lite topic that several clients share goes to the first of them."""
+    """Each lite topic once: if several clients subscribe to it, the first of them gets it."""
     taken: set[tuple[int, str]] = set()
-    mine: dict[str, list[Opened]] = {}
+    of_client: dict[str, list[Opened]] = {}
     for client_id, rows in opened.items():
-        mine[client_id] = [row for row in rows if (row.queue_id, row.message_group) not in taken]
+        of_client[client_id] = [row for row in rows if (row.queue_id, row.message_group) not in taken]
         if len(opened) > 1:
-            taken.update((row.queue_id, row.message_group) for row in mine[client_id])
-    return mine
+            taken.update((row.queue_id, row.message_group) for row in of_client[client_id])
+    return of_client
 
 
-def _share(several: Sequence[Receive], room: int, opened: int) -> int:
-    """How many messages of each lite topic: a power of two, so that many clients have the same."""
+def _share(several: Sequence[Receive], capacity: int, opened: int) -> int:
+    """How many messages to take of each lite topic: a power of two, so that one statement serves many clients."""
     if any(each.heads_only for each in several):
         return 1
-    return 1 << max(0, (room // opened).bit_length() - 1)
+    return 1 << max(0, (capacity // opened).bit_length() - 1)

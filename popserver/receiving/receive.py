@@ -2,14 +2,18 @@
 
 A search finds messages that a group may have now, and grants them. It reads these sources:
 
-- messages that are READY again (`delivery.ready`): first, but at most half of the room if new messages wait, so that
-  many failures do not block the rest,
-- open message groups (`message_groups`): they leave a part of the room for new messages,
+- messages that are READY again and in no message group (`delivery.ready`),
+- open message groups (`message_groups`),
 - new messages, after the group's progress (`scan`),
 - of a topic of lite topics, the same three for each client (`lite`, `lite_scan`).
 
-Receives with the same group, topic and filter search once, together, and share what is found in turn. Messages of one
-message group go to one receive, in order, or wait.
+If new messages wait, messages that are READY again get at most half of a batch, so that many failures do not block the
+others. Open message groups leave a minimum for both other sources. If all have plenty of messages, a batch of 32 has 20
+of message groups (at most 8 of these were granted before), 4 new ones, and 8 that are READY again
+(`batch.SourceShares`).
+
+Receives with the same group, topic and filter share one search, and are filled one after the other. Messages of one
+message group go to one receive, in order; those that it cannot take wait.
 """
 
 from __future__ import annotations
@@ -40,22 +44,21 @@ from popserver.model.names import SYSTEM_DERIVED
 from popserver.model.states import Event, State, target
 from popserver.model.topic import MessageType
 from popserver.receiving import answers, lite_scan, message_groups, scan
-from popserver.receiving.answers import HeldDelivery
+from popserver.receiving.answers import GrantedMessage
 from popserver.receiving.batch import (
     FAIR_EVERY,
-    NEW_OF_ROOM,
     Candidate,
     Found,
     Grant,
-    GroupRun,
+    OpenGroup,
     Portion,
     Receive,
     ReceiveBatch,
     Received,
     ReceiveSlot,
-    half_of,
+    SourceShares,
     load_again,
-    saw,
+    remember_first,
     search_bounds,
 )
 
@@ -65,20 +68,20 @@ def receive(tx: Transaction, requests: Sequence[Receive]) -> list[Received | Pop
     """Grant messages to the requests."""
     if len(requests) == 1:
         return [*_receive_batch(tx, requests)]
-    answers: dict[int, Received | PopError] = {}
+    results: dict[int, Received | PopError] = {}
     for indexes in _batches(requests):
-        answers |= zip(indexes, _receive_batch(tx, [requests[index] for index in indexes]), strict=True)
-    return [answers[index] for index in range(len(requests))]
+        results |= zip(indexes, _receive_batch(tx, [requests[index] for index in indexes]), strict=True)
+    return [results[index] for index in range(len(requests))]
 
 
 def grant_to_attempt(tx: Transaction, request: Receive) -> tuple[list[tuple[Receipt, int]], bool]:
-    """Grant messages to one request, without reading bodies or checking what its attempt id holds already.
+    """Grant messages to one request. Their bodies are not read, nor are messages that its attempt id holds already.
 
     Returns the receipts and attempts in order, and `more` as in `Received`.
     """
     batch = receive_batch_of([request])._replace(bodies=Bodies.NONE)
     slots, left_over = _find_and_grant(tx, batch, [request])
-    return [(each.receipt, each.found.attempt) for each in slots[0].grants], left_over or not slots[0].room
+    return [(each.receipt, each.found.attempt) for each in slots[0].grants], left_over or not slots[0].capacity
 
 
 def _batches(requests: Sequence[Receive]) -> Iterator[list[int]]:
@@ -92,25 +95,25 @@ def _batches(requests: Sequence[Receive]) -> Iterator[list[int]]:
 
 def _in_steps(indexes: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
     step: list[int] = []
-    room = STEP_ROWS_MAX
+    capacity = STEP_ROWS_MAX
     for index, size in zip(indexes, sizes, strict=True):
-        if step and size > room:
+        if step and size > capacity:
             yield step
-            step, room = [], STEP_ROWS_MAX
+            step, capacity = [], STEP_ROWS_MAX
         step.append(index)
-        room -= size
+        capacity -= size
     yield step
 
 
 def _receive_batch(tx: Transaction, several: Sequence[Receive]) -> list[Received]:
     batch = receive_batch_of(several)
     held = answers.repeated(tx, batch, several) if any(each.attempt_id for each in several) else {}
-    # They have not searched for new messages: `more` passes their wake-ups on to other polls.
+    # Repeated receives do not search for new messages: `more` passes their wake-ups on to other polls.
     repeated = {index: Received(_deliveries(tx, batch, each), more=True) for index, each in held.items()}
     others = [each for index, each in enumerate(several) if index not in repeated]
     served = [Received([], more=True) for _ in others]
     if others and tx.answer_bytes > 0:
-        slots, left_over = _find_and_grant(tx, batch._replace(room=sum(each.batch_size for each in others)), others)
+        slots, left_over = _find_and_grant(tx, batch._replace(capacity=sum(each.batch_size for each in others)), others)
         bodies = [grant.found.row.body for slot in slots for grant in slot.grants]
         if any(body is DEFERRED for body in bodies):
             left_over = answers.keep_within_bytes(tx, slots) or left_over
@@ -118,9 +121,9 @@ def _receive_batch(tx: Transaction, several: Sequence[Receive]) -> list[Received
             # All bodies are small: a few bytes over the limit do no harm.
             tx.answer_bytes -= sum(map(len, bodies))
         grants = (grant for slot in slots for grant in slot.grants)
-        granted = [HeldDelivery(grant.found.row, grant.receipt, grant.found.attempt) for grant in grants]
+        granted = [GrantedMessage(grant.found.row, grant.receipt, grant.found.attempt) for grant in grants]
         made = iter(_deliveries(tx, batch, granted))
-        served = [Received([next(made) for _ in slot.grants], left_over or not slot.room) for slot in slots]
+        served = [Received([next(made) for _ in slot.grants], left_over or not slot.capacity) for slot in slots]
     for index in sorted(repeated):
         served.insert(index, repeated[index])
     return served
@@ -129,7 +132,7 @@ def _receive_batch(tx: Transaction, several: Sequence[Receive]) -> list[Received
 def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
     """One search for requests with the same group, topic and filter."""
     first = several[0]
-    room = sum(request.batch_size for request in several)
+    capacity = sum(request.batch_size for request in several)
     # The newest result covers at least as much as the older ones.
     judged = several[-1].judged
     topic, rotation = first.topic, first.rotation
@@ -138,12 +141,12 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
         group=first.group,
         topic=topic,
         wanted=first.wanted,
-        room=room,
+        capacity=capacity,
         rotation=rotation,
         keeps_order=keeps_order,
         takes_groups=keeps_order and MessageType.FIFO in topic.accepts,
         by_priority=MessageType.PRIORITY in topic.accepts and rotation % FAIR_EVERY != 0,
-        names={"group_id": first.group.group_id, "topic_id": topic.topic_id, "ready_from": 0, "open_from": 0},
+        parameters={"group_id": first.group.group_id, "topic_id": topic.topic_id, "ready_from": 0, "open_from": 0},
         judged=judged,
     )
 
@@ -153,7 +156,7 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
     if several[0].is_paused:
         return [ReceiveSlot(request, request.batch_size, []) for request in several], False
     if tx.has_other_writers:
-        batch = batch._replace(names=batch.names | search_bounds(tx, batch))
+        batch = batch._replace(parameters=batch.parameters | search_bounds(tx, batch))
     found = (lite_scan.find if MessageType.LITE in batch.topic.accepts else _find)(tx, batch, several)
     slots: list[ReceiveSlot] = []
     left: list[tuple[str, Candidate]] = []
@@ -166,37 +169,38 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
         slots = [slot_of[id(each)] for each in several]
     grants = [grant for slot in slots for grant in slot.grants]
     left_over = found.left_over or bool(left)
-    if found.runs:
+    if found.open_groups:
         granted = {grant.receipt.message_key for grant in grants}
-        left_over = message_groups.advance(tx, found.runs, batch.group.group_id, granted) or left_over
-        with_row = {run.member for run in found.runs if run.next_offset is not None}
-        left = [(client_id, each) for client_id, each in left if each.member not in with_row]
-    found.keep(left, grants)
+        left_over = message_groups.advance(tx, found.open_groups, batch.group.group_id, granted) or left_over
+        with_row = {open_group.group_key for open_group in found.open_groups if open_group.next_offset is not None}
+        left = [(client_id, each) for client_id, each in left if each.group_key not in with_row]
+    found.store_left_over(left, grants)
     write_grants(tx, batch, grants)
-    return slots, left_over or (not grants and found.is_hidden())
+    return slots, left_over or (not grants and found.is_locked_elsewhere())
 
 
 def _find(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> Found:
-    """What all requests may have, of a topic without lite topics."""
+    """What the requests may get, in a topic without lite topics."""
     queues = scan.lock_queues(tx, batch)
     if queues and tx.has_other_writers:
-        saw(tx, batch, ReadyFrom, queues[0].ready_since_ms)
+        remember_first(tx, batch, ReadyFrom, queues[0].ready_since_ms)
         if batch.takes_groups:
-            saw(tx, batch, OpenFrom, queues[0].open_since_ms)
+            remember_first(tx, batch, OpenFrom, queues[0].open_since_ms)
             moving_starts.advance(tx, batch.topic.topic_id, queues)
-    is_any_again = not queues or queues[0].ready_since_ms is not None
+    may_be_ready_again = not queues or queues[0].ready_since_ms is not None
     # Messages without a message group that are READY again, the longest waiting first.
-    ready_again = ready.lock(tx.conn, batch.names | {"limit": batch.room}) if is_any_again else []
+    ready_again = ready.lock(tx.conn, batch.parameters | {"limit": batch.capacity}) if may_be_ready_again else []
     if ready_again and not queues:
-        saw(tx, batch, ReadyFrom, ready_again[0].first_ms)
-    keep, is_hidden = partial(scan.store_left_over, tx, batch), partial(_is_hidden, tx, batch)
+        remember_first(tx, batch, ReadyFrom, ready_again[0].first_ms)
+    store_left_over = partial(scan.store_left_over, tx, batch)
+    is_locked_elsewhere = partial(_is_locked_elsewhere, tx, batch)
     if ready_again or any(queue.open_since_ms is not None for queue in queues):
-        candidates, runs, left_over = _old_and_new(
+        candidates, open_groups, left_over = _old_and_new(
             tx, batch, queues, ready_again, heads_only=any(each.heads_only for each in several)
         )
-        return Found([Portion("", several, candidates)], runs, left_over, keep, is_hidden)
-    new, left_over = scan.read_on(tx, batch, queues, batch.room, beside_runs=False)
-    return Found([Portion("", several, new)], [], left_over, keep, is_hidden)
+        return Found([Portion("", several, candidates)], open_groups, left_over, store_left_over, is_locked_elsewhere)
+    new, left_over = scan.read_on(tx, batch, queues, batch.capacity, beside_open_groups=False)
+    return Found([Portion("", several, new)], [], left_over, store_left_over, is_locked_elsewhere)
 
 
 def _old_and_new(
@@ -206,38 +210,28 @@ def _old_and_new(
     ready_again: Sequence[AgainRow],
     *,
     heads_only: bool,
-) -> tuple[list[Candidate], Sequence[GroupRun], bool]:
-    """Portion the room between messages that are READY again, open message groups and new messages."""
+) -> tuple[list[Candidate], Sequence[OpenGroup], bool]:
+    """Messages of all three sources (`SourceShares`), the open message groups, and whether messages may be left."""
     new_waits = any(queue.next_offset < queue.end_offset for queue in queues)
-    # For messages that are READY again and those of open message groups.
-    before = half_of(batch.room, batch.rotation) if new_waits else batch.room
-    kept = min(len(ready_again), before // 2)
-    runs, is_all = message_groups.open_groups(
-        tx,
-        batch,
-        queues,
-        for_again=max(before - len(ready_again), (before + 1) // 2),
-        # Even if the groups have many older messages, some room is kept for new ones.
-        limit=batch.room - kept - (max(1, batch.room // NEW_OF_ROOM) if before < batch.room else 0),
-        heads_only=heads_only,
+    shares = SourceShares.of(batch.capacity, batch.rotation, len(ready_again), new_waits=new_waits)
+    open_groups, is_all = message_groups.find(
+        tx, batch, queues, repeats_max=shares.repeats_max, limit=shares.groups_max, heads_only=heads_only
     )
-    in_runs = [each for run in runs for each in run.found]
-    # Messages that were given back unused take room like new ones; otherwise they would become more and more.
-    unused = sum(row.attempt == 0 for row in ready_again)
-    reserved = len(in_runs) + max(kept, unused, min(len(ready_again), before - len(in_runs)))
-    new, left_over = scan.read_on(tx, batch, queues, max(0, batch.room - reserved), beside_runs=bool(in_runs))
-    # There may be fewer new messages than room for them, or the filter may refuse them.
-    again = load_again(tx, batch, ready_again[: batch.room - len(in_runs) - len(new)])
-    room = batch.room - len(in_runs) - len(new) - len(again)
-    rest = [] if heads_only else message_groups.rest_of(tx, batch, runs, room)
-    return _interleaved(again, [*in_runs, *rest, *new]), runs, left_over or not is_all
+    in_groups = [each for open_group in open_groups for each in open_group.found]
+    new_max = shares.new_max(len(in_groups), unused=sum(row.attempt == 0 for row in ready_again))
+    new, left_over = scan.read_on(tx, batch, queues, new_max, beside_open_groups=bool(in_groups))
+    # There may be fewer new messages than their share, or the filter may refuse them.
+    again = load_again(tx, batch, ready_again[: batch.capacity - len(in_groups) - len(new)])
+    capacity = batch.capacity - len(in_groups) - len(new) - len(again)
+    rest = [] if heads_only else message_groups.rest_of(tx, batch, open_groups, capacity)
+    return _interleaved(again, [*in_groups, *rest, *new]), open_groups, left_over or not is_all
 
 
 def _interleaved(again: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
     """First the messages that are READY again and in no message group, then the others.
 
-    If some are large, failed messages and the rest alternate, because the bytes of an answer may be enough for only a
-    few messages.
+    If one of the former is large, failed messages and all others alternate, because the answer's limit of bytes may
+    allow only a few messages.
     """
     if not any(each.row.body is DEFERRED for each in again):
         return [*again, *others]
@@ -247,10 +241,10 @@ def _interleaved(again: Sequence[Candidate], others: Sequence[Candidate]) -> lis
 
 
 def _distribute(tx: Transaction, portion: Portion) -> tuple[list[ReceiveSlot], list[tuple[str, Candidate]]]:
-    """Deal the messages out: each request in turn gets as many as it asked for. Returns the grants, and what is left.
+    """Fill the requests one after the other. Returns the grants, and the messages that no request got.
 
-    Messages of one message group go to one request, in order. There are never more messages than room, so each message
-    group's first message has a receive.
+    Messages of one message group go to one request, in order. There are never more messages than the requests want
+    together, so the first message of each message group always gets a request.
     """
     slots = [ReceiveSlot(request, request.batch_size, []) for request in portion.receives]
     owner: dict[MessageGroupKey, ReceiveSlot | None] = {}
@@ -258,24 +252,26 @@ def _distribute(tx: Transaction, portion: Portion) -> tuple[list[ReceiveSlot], l
     holds = iter(new_holds(len(portion.found)))
     turn = 0
     for each in portion.found:
-        while turn < len(slots) - 1 and not slots[turn].room:
+        while turn < len(slots) - 1 and not slots[turn].capacity:
             turn += 1
         slot: ReceiveSlot | None = slots[turn]
-        if each.member is not None:
-            slot = owner.setdefault(each.member, slot)
-            if slot is None or not slot.room:
-                # Later messages of the group must wait for this one.
-                owner[each.member] = None
+        if each.group_key is not None:
+            slot = owner.setdefault(each.group_key, slot)
+            if slot is None or not slot.capacity:
+                # Later messages of the message group must wait for this one.
+                owner[each.group_key] = None
                 left.append((portion.client_id, each))
                 continue
             if slot.request.heads_only:
-                owner[each.member] = None
-        assert slot is not None, "only a message of a message group may have no taker"
+                owner[each.group_key] = None
+        assert slot is not None, "only a message of a message group may have no request"
         request = slot.request
         ends_at_ms = tx.now_ms + request.invisible_ms
-        held = Receipt(request.group.group_id, each.row.message_key, next(holds), ends_at_ms, each.member is not None)
+        held = Receipt(
+            request.group.group_id, each.row.message_key, next(holds), ends_at_ms, each.group_key is not None
+        )
         slot.grants.append(Grant(each, held, request))
-        slot.room -= 1
+        slot.capacity -= 1
     return slots, left
 
 
@@ -295,7 +291,7 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
                 *receipt[:4],
                 request.holder.value,
                 request.client_id,
-                found.member and found.member.message_group,
+                found.group_key and found.group_key.message_group,
                 request.attempt_id,
             )
             for found, receipt, request in again
@@ -314,7 +310,7 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
                 receipt.ends_at_ms,
                 request.holder._value_,
                 request.client_id,
-                found.member and found.member.message_group,
+                found.group_key and found.group_key.message_group,
                 request.attempt_id,
             )
             for found, receipt, request in new
@@ -333,7 +329,7 @@ def write_grants(tx: Transaction, batch: ReceiveBatch, grants: Sequence[Grant]) 
 _GRANTED = target(Event.RECEIVE).value
 
 
-def _deliveries(tx: Transaction, batch: ReceiveBatch, held: Sequence[HeldDelivery]) -> list[Delivery]:
+def _deliveries(tx: Transaction, batch: ReceiveBatch, held: Sequence[GrantedMessage]) -> list[Delivery]:
     stored = stored_messages(tx.conn, (each.row for each in held), batch.topic)
     return [
         Delivery(found, encode_receipt(each.receipt, found.message.message_id), each.attempt, each.receipt.ends_at_ms)
@@ -341,13 +337,13 @@ def _deliveries(tx: Transaction, batch: ReceiveBatch, held: Sequence[HeldDeliver
     ]
 
 
-def _is_hidden(tx: Transaction, batch: ReceiveBatch) -> bool:
-    """Whether nothing was found only because another server has locked messages."""
+def _is_locked_elsewhere(tx: Transaction, batch: ReceiveBatch) -> bool:
+    """Whether nothing was found because another server has locked messages of the group."""
     if not tx.has_other_writers:
         return False
-    if scan.is_more(tx, batch):
+    if scan.has_messages(tx, batch):
         return True
-    saw(tx, batch, ReadyFrom, None)
+    remember_first(tx, batch, ReadyFrom, None)
     if batch.takes_groups:
-        saw(tx, batch, OpenFrom, None)
+        remember_first(tx, batch, OpenFrom, None)
     return False

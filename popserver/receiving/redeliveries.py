@@ -1,7 +1,7 @@
 """The share of retries among a group's deliveries (requirement L16).
 
 Retries are for rare failures of single messages. A group that fails many messages uses retries as a throttle, and each
-attempt has a cost. The counts cover this server and the last 30 to 60 minutes; a restart resets them.
+attempt has a cost. The counts are of this server and of the last 30 to 60 minutes; a restart resets them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from popserver.model.names import Resource
 from popserver.model.retry import MINUTE_MS
 
 SPAN_MS = 30 * MINUTE_MS
-# With fewer deliveries the share means nothing.
+# With fewer deliveries the share is not significant.
 DELIVERIES_MIN = 20
 RATIO_MAX = 0.1
 
@@ -50,7 +50,7 @@ class Redeliveries:
         self._delivered = delivered
 
     def count(self, group_id: int, topic_id: int, deliveries: Sequence[Delivery], now_ms: int) -> None:
-        """Count deliveries that are handed out now."""
+        """Count deliveries whose messages are in the answer."""
         if now_ms - self._since_ms >= SPAN_MS:
             self._move_on(now_ms)
         counts = self._running.get(group_id)
@@ -73,7 +73,7 @@ class Redeliveries:
                 counted.bytes += len(stored.message.body)
 
     def count_held(self, group_id: int, topic_id: int, held: Sequence[HeldMessage], now_ms: int) -> None:
-        """Count messages that are handed out now, and whose content is read later."""
+        """Count messages that are granted now, and whose bodies are read later (`count_bytes`)."""
         if now_ms - self._since_ms >= SPAN_MS:
             self._move_on(now_ms)
         retries = sum(each.attempt > 1 for each in held)
@@ -86,7 +86,7 @@ class Redeliveries:
         counted.retries += retries
 
     def count_bytes(self, group_id: int, topic_id: int, attempts: Iterable[int], sizes: Iterable[int]) -> None:
-        """Count the bodies of such messages, which are sent now, by the attempt of each."""
+        """Count the bodies of messages that `count_held` has counted; each has an attempt and a size."""
         counted = self._delivered[group_id, topic_id]
         for attempt, size in zip(attempts, sizes, strict=True):
             if attempt > 1:
@@ -95,7 +95,7 @@ class Redeliveries:
                 counted.bytes += size
 
     def count_pulled(self, group_id: int, topic_id: int, messages: int, size: int) -> None:
-        """Count messages of a bulk pull, which are sent now. Which of them are retries is unknown."""
+        """Count messages of a bulk pull that are sent now. Which of them are retries is unknown."""
         counted = self._delivered[group_id, topic_id]
         counted.held += messages
         counted.bytes += size

@@ -1,4 +1,4 @@
-"""The calls that receive messages: their frames, the checks of a request, and what a lost answer leads to."""
+"""The calls that receive messages: the checks of a request, the frames, and the end of holds if an answer is lost."""
 
 from __future__ import annotations
 
@@ -68,26 +68,26 @@ class ReceiveMethods:
                 delay_refusal=self.delay_refusal,
             )
         }
-        # On the wire a unary answer is a stream of one frame. Written as one, it ends like a stream if its client does
-        # not read.
+        # On the wire a unary answer is a stream of one frame. As a stream, it has a time limit if its client does not
+        # read.
         self.in_batches: dict[str, AnyMethod] = {
             "ReceiveBatch": StreamMethod(self.receive_batch, rights.consume_message_queue, encode=encode)
         }
 
     async def receive_message(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
-        """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id means nothing."""
+        """Frames: status, messages, delivery timestamp (protocol 1.7). The request's queue id has no effect."""
         deliveries = await self._deliveries(request, caller, BATCH_SIZE_MAX, in_one_frame=False, waits=True)
         await self._write(deliveries, self._frames(deliveries, request), caller, write)
 
     async def receive_batch(self, request: wire.ReceiveMessageRequest, caller: Caller, write: Write) -> None:
-        """The same in one frame, with up to 128 messages; a polling time of zero does not wait (docs/design/0019)."""
+        """The same in one frame, with up to 128 messages. A polling time of 0: do not wait (docs/design/0019)."""
         waits = not request.HasField("long_polling_timeout") or convert.duration_ms(request.long_polling_timeout) > 0
         deliveries = await self._deliveries(request, caller, ONE_FRAME_BATCH_SIZE_MAX, in_one_frame=True, waits=waits)
         await self._write(deliveries, self._one_frame(deliveries, request, caller), caller, write)
 
     async def delay_refusal(self, request: wire.ReceiveMessageRequest | BadRequest | None, caller: Caller) -> None:
         """Delay a refusal: the Go push client repeats a receive 20 ms after any refusal (protocol 1.7)."""
-        # A call that was refused by its headers has no request.
+        # A call that was refused because of its headers has no request.
         pushes = request is None or (not isinstance(request, BadRequest) and request.auto_renew)
         if pushes and caller.header("x-mq-language") == "GO" and self._held_up < self._limits.held_up_max:
             self._held_up += 1
@@ -102,7 +102,7 @@ class ReceiveMethods:
     async def _deliveries(
         self, request: wire.ReceiveMessageRequest, caller: Caller, size_max: int, *, in_one_frame: bool, waits: bool
     ) -> list[Delivery]:
-        """The messages that the caller is granted and may have; none if its client has left meanwhile."""
+        """The messages that are granted to the caller; none if its client has left meanwhile."""
         if request.batch_size <= 0:
             raise BadRequest(f"the batch size is {request.batch_size}; ask for 1 to {size_max} messages")
         pushes = request.auto_renew
@@ -147,9 +147,9 @@ class ReceiveMethods:
     async def _check_again(
         self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, caller: Caller
     ) -> None:
-        """Check the rights again after the wait. If they were taken away, the messages go to other consumers.
+        """Check the rights again after the wait. If the caller has lost them, the messages become READY again.
 
-        The same happens if a message of the batch comes from a topic that the caller may not read.
+        So they do if a message of the batch comes from a topic that the caller may not read.
         """
         keys = [each.stored.message_key for each in deliveries]
         try:
@@ -172,7 +172,7 @@ class ReceiveMethods:
     def _one_frame(
         self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, caller: Caller
     ) -> Iterator[Encodable]:
-        """The frame, which takes the place of the deliveries: the list is empty when the frame is encoded."""
+        """The frame. When it is encoded, it empties the list of deliveries, so that only one copy is in memory."""
         common = self._common_fields(request)
 
         def encode() -> bytes:
@@ -180,7 +180,7 @@ class ReceiveMethods:
             for delivery in deliveries:
                 convert.fill_delivered(answer.messages.add(), delivery, common)
             encoded: bytes = answer.SerializeToString()
-            # The bodies are counted already; the rest can be several times as much.
+            # The bodies are counted already; the other fields can be several times as large.
             caller.carries(self._undelivered, len(encoded) - _body_bytes(deliveries))
             deliveries.clear()
             return encoded
@@ -195,7 +195,7 @@ class ReceiveMethods:
     async def _write(
         self, deliveries: list[Delivery], frames: Iterable[Encodable], caller: Caller, write: Write
     ) -> None:
-        handles = [each.receipt_handle for each in deliveries]  # frames may take the deliveries out of the list
+        handles = [each.receipt_handle for each in deliveries]  # a frame may empty the list of deliveries
         try:
             async with asyncio.timeout(self._limits.answer_ms / 1_000):
                 for frame in frames:
@@ -204,11 +204,11 @@ class ReceiveMethods:
             self._hold_release.abandon_holds(handles)
             raise NotTaken from None
         except BaseException:
-            # All messages: clients process a batch only after they have read all of it.
+            # The holds of all messages: clients process a batch only after they have read all of it.
             self._hold_release.abandon_holds(handles)
             raise
         if handles:
-            # A short answer is written before it is sent.
+            # A short answer counts as written before it is sent.
             caller.call.on_end(lambda: self._call_ended(caller, handles))
 
     def _call_ended(self, caller: Caller, handles: list[str]) -> None:

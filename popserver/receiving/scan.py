@@ -2,8 +2,9 @@
 
 A receive locks the progress row before it reads the queue, so two receives never read the same range. A SQL filter has
 judged the messages before, without this lock (`receiving.filter_fetch`). A filter judges a message once, before its
-grant. The scan skips messages that the filter refuses; they count as consumed. It also skips messages of locked message
-groups, and gives such a group a row (`store_left_over`); when it opens, it continues there (`message_groups`).
+first grant. The scan skips messages that the filter refuses; they count as consumed. It also skips messages of locked
+message groups, and gives such a message group a row with its first skipped offset. When the message group opens,
+receives continue at this offset (`message_groups`).
 """
 
 from __future__ import annotations
@@ -48,23 +49,24 @@ from popserver.receiving.batch import Candidate, ReceiveBatch
 
 # A scan with a filter reads at most this many offsets, in all queues together.
 _FIRST_WINDOW = 4 * WINDOW_OFFSETS
-# A scan reads this many messages that a SQL filter accepts for each it needs: some may be in locked message groups.
-_FREE_OF_WANTED = 4
-# If open message groups have messages, the scan reads only this many offsets for each message it needs, and at least
-# this many.
-_BESIDE_RUNS = 2
-_BESIDE_RUNS_MIN = 32
+# A scan reads this many accepted messages of a SQL filter for each that it needs: some may be in locked message groups.
+_ACCEPTED_PER_NEEDED = 4
+# If open message groups have messages, the scan reads `_BESIDE_OPEN_GROUPS` offsets for each message that it needs, and
+# at least `_BESIDE_OPEN_GROUPS_MIN`.
+_BESIDE_OPEN_GROUPS = 2
+_BESIDE_OPEN_GROUPS_MIN = 32
 
 
 def lock_queues(tx: Transaction, batch: ReceiveBatch) -> list[QueueToScan]:
-    """Lock and return the queues that may have messages and that no other server reads, in the order to read them."""
-    rows = QUEUE_QUERIES[batch.takes_groups].of(tx.conn).locked.rows(tx.conn, batch.names)
+    """Lock and return the queues that may have messages, in the order to read them. Queues that another server reads
+    are left out."""
+    rows = QUEUE_QUERIES[batch.takes_groups].of(tx.conn).locked.rows(tx.conn, batch.parameters)
     return _in_turn(batch, rows) if len(rows) > 1 else rows
 
 
 def queues_of(conn: Connection, batch: ReceiveBatch) -> list[QueueToScan]:
-    """The same for all queues, without locks."""
-    return _in_turn(batch, QUEUE_QUERIES[batch.takes_groups].of(conn).seen.rows(conn, batch.names))
+    """All queues that may have messages, in the same order, without locks."""
+    return _in_turn(batch, QUEUE_QUERIES[batch.takes_groups].of(conn).seen.rows(conn, batch.parameters))
 
 
 def _in_turn(batch: ReceiveBatch, rows: Sequence[QueueToScan]) -> list[QueueToScan]:
@@ -74,23 +76,22 @@ def _in_turn(batch: ReceiveBatch, rows: Sequence[QueueToScan]) -> list[QueueToSc
     return [*rows[start:], *rows[:start]]
 
 
-def is_more(tx: Transaction, batch: ReceiveBatch) -> bool:
-    """Whether messages wait for the group that another server's lock hid from the search."""
-    return tx.conn.execute(QUEUE_QUERIES[batch.takes_groups].of(tx.conn).is_more, batch.names).first() is not None
+def has_messages(tx: Transaction, batch: ReceiveBatch) -> bool:
+    """Whether messages wait for the group, also in queues that another server has locked."""
+    return tx.conn.execute(QUEUE_QUERIES[batch.takes_groups].of(tx.conn).is_more, batch.parameters).first() is not None
 
 
 def read_on(
-    tx: Transaction, batch: ReceiveBatch, queues: Sequence[QueueToScan], limit: int, *, beside_runs: bool
+    tx: Transaction, batch: ReceiveBatch, queues: Sequence[QueueToScan], limit: int, *, beside_open_groups: bool
 ) -> tuple[list[Candidate], bool]:
-    """Up to `limit` new messages after the group's progress, which moves on; and whether a queue was not read to its
-    end.
+    """Up to `limit` new messages after the group's progress, which moves on. Returns also whether messages may be left.
 
-    `beside_runs`: open message groups have messages too. Then the scan does not read far, because each message of a
-    locked group that it skips must be found again by its group.
+    `beside_open_groups`: open message groups have messages too. Then the scan does not read far, because each message
+    of a locked message group is read twice: the scan skips it, and a later search of its message group reads it again.
     """
     found: list[Candidate] = []
     left_over = False
-    window = max(_BESIDE_RUNS_MIN, _BESIDE_RUNS * limit) if beside_runs else _FIRST_WINDOW
+    window = max(_BESIDE_OPEN_GROUPS_MIN, _BESIDE_OPEN_GROUPS * limit) if beside_open_groups else _FIRST_WINDOW
     for queue in queues:
         # On Postgres `end_offset` may be older than the locked progress row: never move back to it.
         if queue.next_offset >= queue.end_offset:
@@ -100,15 +101,15 @@ def read_on(
             break
         rows, next_offset = _read_on(tx, batch, queue, limit - len(found), min(window, WINDOW_OFFSETS))
         if next_offset == queue.next_offset and batch.by_priority:
-            # The filter has not judged these urgent messages yet; less urgent ones must not go first.
+            # The filter has not judged these urgent messages yet; less urgent ones must not be granted first.
             left_over = True
             break
         if batch.takes_groups or batch.wanted != EVERYTHING:
-            # A queue costs something in addition to its messages: a filter may name thousands of tags.
+            # A queue has a cost beside that of its messages: a filter may name thousands of tags.
             cost = len(batch.wanted.tags) if isinstance(batch.wanted, TagFilter) else 1
             window -= next_offset - queue.next_offset + cost
         if not batch.keeps_order:
-            rows = _not_in_hand(tx, batch, rows)
+            rows = _without_delivery(tx, batch, rows)
         topic_id, queue_id = batch.topic.topic_id, queue.queue_id
         found += [
             Candidate(row, 1)
@@ -125,38 +126,38 @@ def read_on(
 def store_left_over(
     tx: Transaction, batch: ReceiveBatch, left: Iterable[tuple[str, Candidate]], _grants: object
 ) -> None:
-    """Give a row to the message groups of messages that were found, but not granted: the grants lock these groups."""
+    """Give a row to the message groups of messages that were found and not granted: grants of others lock them."""
     first: dict[MessageGroupKey, int] = {}
     for _, each in left:
-        if each.member is not None:
-            first.setdefault(each.member, offset_of(each.row.message_key))
+        if each.group_key is not None:
+            first.setdefault(each.group_key, offset_of(each.row.message_key))
     if first:
         rows = [(each.queue_id, offset, each.message_group) for each, offset in first.items()]
         moving_positions.add_at(tx.conn, batch.group.group_id, batch.topic.topic_id, rows)
 
 
-def _not_in_hand(tx: Transaction, batch: ReceiveBatch, rows: list[MessageRow]) -> list[MessageRow]:
-    """Leave out messages that were redriven to the group, if it reads its own topic: they have a delivery already."""
+def _without_delivery(tx: Transaction, batch: ReceiveBatch, rows: list[MessageRow]) -> list[MessageRow]:
+    """The messages that have no delivery yet. In a group's own topic, messages redriven to it have one."""
     if not rows or owner_of(batch.topic.name) != batch.group.name:
         return rows
-    in_hand = delivered.of_these(tx.conn, batch.group.group_id, (row.message_key for row in rows))
-    return [row for row in rows if row.message_key not in in_hand]
+    with_delivery = delivered.of_these(tx.conn, batch.group.group_id, (row.message_key for row in rows))
+    return [row for row in rows if row.message_key not in with_delivery]
 
 
 def _read_on(
     tx: Transaction, batch: ReceiveBatch, queue: QueueToScan, limit: int, window: int
 ) -> tuple[list[MessageRow], int]:
-    """The messages of one queue after the group's progress that the filter accepts, and the offset reached."""
+    """Messages of one queue after the group's progress that the filter accepts, and the offset that was reached."""
     start, end = max(queue.next_offset, queue.min_offset), queue.end_offset
     queue_key = queue.queue_id << OFFSET_BITS
     if batch.wanted == EVERYTHING and not batch.takes_groups:
-        names = {"from_key": queue_key + start, "to_key": queue_key + end, "limit": limit}
-        rows = _NEXT.rows(tx.conn, names, bodies=batch.bodies)
+        parameters = {"from_key": queue_key + start, "to_key": queue_key + end, "limit": limit}
+        rows = _NEXT.rows(tx.conn, parameters, bodies=batch.bodies)
         # The topic's types are cached and may have changed since, so the messages are checked for a message group.
         if not (batch.keeps_order and any(row.message_group for row in rows)):
             return rows, offset_of(rows[-1].message_key) + 1 if len(rows) == limit else end
-    names = {
-        **batch.names,
+    parameters = {
+        **batch.parameters,
         "from_key": queue_key + start,
         "to_key": queue_key + min(end, start + window),
         "limit": limit,
@@ -166,43 +167,45 @@ def _read_on(
         "start_offset": queue.start_offset,
     }
     if isinstance(batch.wanted, SqlFilter):
-        rows, reached = _read_judged(tx, batch, names)
+        rows, reached = _read_judged(tx, batch, parameters)
     else:
-        rows, reached = _read_tagged(tx, batch, batch.wanted, names)
+        rows, reached = _read_tagged(tx, batch, batch.wanted, parameters)
     if batch.keeps_order and reached - start > len(rows):
-        # This must run before the grants, which lock message groups too.
-        tx.conn.execute(_STORE_LOCKED.of(tx.conn), names | {"to_key": queue_key + reached})
+        # Before the grants are written: they lock message groups too, whose messages the scan did not skip.
+        tx.conn.execute(_STORE_LOCKED.of(tx.conn), parameters | {"to_key": queue_key + reached})
     return rows, reached
 
 
 def _read_tagged(
-    tx: Transaction, batch: ReceiveBatch, wanted: TagFilter, names: dict[str, Any]
+    tx: Transaction, batch: ReceiveBatch, wanted: TagFilter, parameters: dict[str, Any]
 ) -> tuple[list[MessageRow], int]:
     queries = _FREE.of(tx.conn) if batch.keeps_order else _ALL
-    query, names = (queries.every, names) if wanted == EVERYTHING else (queries.tagged, names | of_tags(wanted))
-    rows = query.rows(tx.conn, names, bodies=batch.bodies)
-    is_full = len(rows) == names["limit"]
-    return rows, (rows[-1].message_key + 1 if is_full else names["to_key"]) - names["queue_key"]
+    query, parameters = (
+        (queries.every, parameters) if wanted == EVERYTHING else (queries.tagged, parameters | of_tags(wanted))
+    )
+    rows = query.rows(tx.conn, parameters, bodies=batch.bodies)
+    is_full = len(rows) == parameters["limit"]
+    return rows, (rows[-1].message_key + 1 if is_full else parameters["to_key"]) - parameters["queue_key"]
 
 
-def _read_judged(tx: Transaction, batch: ReceiveBatch, names: dict[str, Any]) -> tuple[list[MessageRow], int]:
+def _read_judged(tx: Transaction, batch: ReceiveBatch, parameters: dict[str, Any]) -> tuple[list[MessageRow], int]:
     """The messages that the SQL filter accepted, as far as it has judged them."""
-    judged = batch.judged.range_of(names["for_queue"], names["from_key"])
+    judged = batch.judged.range_of(parameters["for_queue"], parameters["from_key"])
     if judged is None:
-        return [], names["from_key"] - names["queue_key"]
-    to_key = min(names["to_key"], judged.to_key)
-    keys = judged.wanted[: bisect_left(judged.wanted, to_key)]
-    at_once = names["limit"] * (_FREE_OF_WANTED if batch.takes_groups else 1)
+        return [], parameters["from_key"] - parameters["queue_key"]
+    to_key = min(parameters["to_key"], judged.to_key)
+    keys = judged.accepted[: bisect_left(judged.accepted, to_key)]
+    at_once = parameters["limit"] * (_ACCEPTED_PER_NEEDED if batch.takes_groups else 1)
     if len(keys) > at_once:
         keys, to_key = keys[:at_once], keys[at_once]
     query = (_FREE.of(tx.conn) if batch.keeps_order else _ALL).chosen
-    rows = query.rows(tx.conn, names | {"keys": encode_column(keys)}, bodies=batch.bodies) if keys else []
-    reached = rows[-1].message_key + 1 if len(rows) == names["limit"] else to_key
-    return rows, reached - names["queue_key"]
+    rows = query.rows(tx.conn, parameters | {"keys": encode_column(keys)}, bodies=batch.bodies) if keys else []
+    reached = rows[-1].message_key + 1 if len(rows) == parameters["limit"] else to_key
+    return rows, reached - parameters["queue_key"]
 
 
 def _start(dialect: Dialect, message_group: Any, of_queue: str) -> ColumnElement[int]:
-    """The lower bound of the search for the message group: `start_key` or `start_offset` of its queue, or its own."""
+    """The lower bound of a search for a message group: its own start, or its queue's `start_key` or `start_offset`."""
     start: ColumnElement[int] = bindparam(of_queue, type_=BigInteger)
     if not dialect.has_other_writers:
         return start
@@ -232,8 +235,8 @@ def _only_free(dialect: Dialect) -> Narrowing:
 
     def narrow(found: Select[Any]) -> Select[Any]:
         message_group = found.selected_columns.message_group
-        is_nowhere = _any_delivery(dialect, message_group).is_(None), _any_row_behind(dialect, message_group).is_(None)
-        return found.where(or_(message_group.is_(None), and_(*is_nowhere)))
+        is_free = _any_delivery(dialect, message_group).is_(None), _any_row_behind(dialect, message_group).is_(None)
+        return found.where(or_(message_group.is_(None), and_(*is_free)))
 
     return narrow
 
@@ -261,8 +264,8 @@ _NEXT = _ALL.every
 
 
 def _store_locked(dialect: Dialect) -> Executable:
-    """A row for each message group with held messages that has none yet; it continues at the first message that was
-    skipped."""
+    """Give a row to each message group with held messages that has none. It has the offset of the first skipped
+    message."""
     message_group: Any = PASSED.c.message_group
     skipped = select(
         bindparam("group_id", type_=BigInteger),

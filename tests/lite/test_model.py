@@ -70,7 +70,7 @@ class Run:
                 invisible_ms=HOLD_MS,
                 rotation=self.random.randrange(4),
                 heads_only=self.random.random() < 0.3,
-                shares=self.is_chosen,
+                overlaps=self.is_chosen,
             )
             for each in clients
         ]

@@ -62,10 +62,15 @@ class Server:
             self._ack()
 
     def _receive(self) -> bool:
-        shares = self._group.lite is LiteModel.SHARED
+        overlaps = self._group.lite is LiteModel.SHARED
         requests = [
             a_receive(
-                self._group, self._topic, self._chance.randint(1, 6), client_id=each, shares=shares, invisible_ms=MINUTE
+                self._group,
+                self._topic,
+                self._chance.randint(1, 6),
+                client_id=each,
+                overlaps=overlaps,
+                invisible_ms=MINUTE,
             )
             for each in self._clients
         ]

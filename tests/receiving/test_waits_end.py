@@ -91,13 +91,13 @@ async def test_a_beat_asks_for_those_first_that_have_not_looked_for_longest(
     names = [Resource("", f"g{number}") for number in range(5)]
     polls = [await broker.poll(group=each, poll_ms=LONG_MS) for each in names]
     asked: list[str] = []
-    ask = broker.broker.consuming.polls._ask
+    ask = broker.broker.consuming.polls._search
 
     async def noted(request: Any, *more: Any) -> Any:
         asked.append(request.group.name.name)
         return await ask(request, *more)
 
-    monkeypatch.setattr(broker.broker.consuming.polls, "_ask", noted)
+    monkeypatch.setattr(broker.broker.consuming.polls, "_search", noted)
     for beat in range(1, 6):
         await broker.advance(5 * SECOND)
         await until(lambda: len(asked) == 2 * beat and broker.parked == 5)  # noqa: B023
@@ -320,14 +320,14 @@ async def test_a_deletion_between_the_look_and_the_wait_is_not_missed(
     await broker.topic()
     await broker.receive()
     polls = broker.broker.consuming.polls
-    ask = polls._ask
+    ask = polls._search
 
     async def ask_then_delete(*given: Any) -> Any:
         found = await ask(*given)
         await broker.broker.catalog.delete_topic(TOPIC)
         return found
 
-    monkeypatch.setattr(polls, "_ask", ask_then_delete)
+    monkeypatch.setattr(polls, "_search", ask_then_delete)
     await broker.advance(5 * SECOND)  # so that it asks, although it knows that the topic was empty
     assert await ended(asyncio.create_task(broker.receive(poll_ms=LONG_MS))) == []
 
