@@ -11,7 +11,7 @@ from popserver.catalog import facts as catalog_facts
 from popserver.catalog.queues import queues_by_id
 from popserver.catalog.topics import names_by_id
 from popserver.delivery.deliveries import DeliveryRow
-from popserver.delivery.holds import last_to_end, locked_heads
+from popserver.delivery.holds import blocking_heads, last_to_end
 from popserver.messages import parts
 from popserver.messages.by_key import heads
 from popserver.model.message import id_from_bytes
@@ -68,7 +68,7 @@ def locked_groups(conn: Connection, group_name: Resource, limit: int) -> LockedG
     Raises `ConsumerGroupNotFound`.
     """
     group = catalog_facts.group(conn, group_name)
-    first, count = locked_heads(conn, group.group_id, MESSAGE_GROUPS_MAX, limit)
+    first, count = blocking_heads(conn, group.group_id, MESSAGE_GROUPS_MAX, limit)
     shown = [LockedGroup(found, _behind(conn, found)) for found in _shown(conn, first)]
     return LockedGroups(shown, count - len(shown))
 

@@ -1,6 +1,6 @@
-"""Message groups: what the end of a message changes, and a pause.
+"""Message groups: what changes when a message ends, and when an operator pauses one.
 
-The progress row of a consumer group's queue is the lock of all message groups in it (`catalog.progress`).
+The caller has locked the consumer group's progress in the queues of the message groups (`catalog.progress`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from popserver.model.topic import queue_of
 
 
 def runs_around(conn: Connection, group_id: int, keys: Iterable[int]) -> list[GroupRunRow]:
-    """The whole runs that these messages are in, in order."""
+    """The whole runs of the message groups that these messages are in, in order."""
     return _AROUND.of(conn).rows(conn, {"keys": encode_rows([(group_id, key) for key in keys])})
 
 
@@ -58,7 +58,7 @@ def advance_members(
 def advance_groups(
     tx: Transaction, group: Group, runs: dict[MessageGroupKey, list[GroupRunRow]], acked: Collection[int] = frozenset()
 ) -> None:
-    """The same. `runs` has the remaining run of each group, in order; it is empty for a group with no messages left."""
+    """The same. `runs` has the remaining run of each message group, in order; empty if no message is left."""
     ended: list[GroupRunRow] = []
     marked: list[GroupRunRow] = []
     finished: list[MessageGroupKey] = []
@@ -78,16 +78,15 @@ def advance_groups(
 
 
 def advance_after_removal(tx: Transaction, group: Group, members: Collection[MessageGroupKey]) -> None:
-    """Update message groups after their first messages, which were READY, were removed."""
+    """Update message groups after the removal of their first messages, which were READY."""
     runs = by_member(runs_of(tx.conn, group.group_id, members))
-    # They were open, but the message that is first now may be held.
+    # The groups were open, but the new first message of one may be held.
     moving_positions.close(tx.conn, encode_members(group.group_id, sorted(runs)))
     advance_groups(tx, group, {member: runs.get(member, []) for member in members})
 
 
-def lock_paused(tx: Transaction, group_id: int, members: Sequence[MessageGroupKey]) -> None:
-    """Close message groups that are paused, and give those a position that have none. The caller has locked the
-    consumer group's progress in their queues."""
+def block_paused(tx: Transaction, group_id: int, members: Sequence[MessageGroupKey]) -> None:
+    """Close the positions of paused message groups. Those without a position get a closed one."""
     if members:
         named = encode_members(group_id, members)
         moving_positions.close(tx.conn, named)
@@ -111,8 +110,10 @@ def _mark(tx: Transaction, group: Group, marked: Sequence[GroupRunRow]) -> None:
 
 
 def open_all(tx: Transaction, group: Group, members: str, topic_ids: Collection[int]) -> None:
-    """Open those of these message groups that have a row. `members` are encoded rows: group, queue, topic, name.
-    `topic_ids` are the topics to wake; one too many does no harm."""
+    """Open those of these message groups that have a position. `members` are encoded rows: group, queue, topic, name.
+
+    `topic_ids` are the topics to wake; one too many does no harm.
+    """
     if moving_positions.open_unpaused(tx.conn, members, tx.now_ms):
         if group.lite is not None:
             for _, _, topic_id, lite_topic in json.loads(members):
@@ -123,7 +124,7 @@ def open_all(tx: Transaction, group: Group, members: str, topic_ids: Collection[
 
 
 def _open_again(tx: Transaction, group: Group, members: Sequence[MessageGroupKey]) -> None:
-    """Open groups whose first message is READY again. A group that was not behind the scan gets a row."""
+    """Open message groups whose first message is READY again. Those without a position get an open one."""
     if not members:
         return
     named = encode_members(group.group_id, members)
@@ -140,7 +141,7 @@ def _runs(dialect: Dialect, named: Subquery) -> RowQuery[GroupRunRow]:
     return RowQuery(GroupRunRow, rows_of_runs(dialect, named, start_key(dialect, named, named.c.group_id)))
 
 
-# Every row names the group: with a constant group SQLite would scan all deliveries of the group.
+# Every row names the consumer group: with a constant one, SQLite would scan all deliveries of the consumer group.
 _NAMED = rows_parameter("keys", "group_id", "message_key")
 _AROUND = PerDialect(lambda dialect: _runs(dialect, groups_of(dialect, _NAMED)))
 _NAMED_GROUPS = rows_parameter("members", "group_id", "topic_id", "queue_id", text=("message_group",))

@@ -478,12 +478,12 @@ def _runs_of(dialect: Dialect, rows: CTE) -> Select[Any]:
     """What `EndedRuns` has, except for `ended`."""
     touched = select(rows.c.group_id, rows.c.queue_id, rows.c.topic_id, rows.c.message_group).distinct().cte("touched")
     run_length = length_of_run(dialect, touched, start_key(dialect, touched, touched.c.group_id))
-    row_behind = any_position(dialect, touched)
+    position = any_position(dialect, touched)
     held = select(func.coalesce(func.sum(case((rows.c.is_held, 1), else_=0)), 0))
     return select(
         held.scalar_subquery().label("held"),
         func.sum(run_length).label("all_of_runs"),
-        select(rows_as_json(*touched.c)).where(row_behind.is_not(None)).scalar_subquery().label("members"),
+        select(rows_as_json(*touched.c)).where(position.is_not(None)).scalar_subquery().label("members"),
         func.count(distinct(touched.c.topic_id)).label("topics"),
         func.min(touched.c.topic_id).label("first_topic"),
         func.max(touched.c.topic_id).label("last_topic"),

@@ -1,6 +1,7 @@
-"""Deliveries that are held: what their rows say, by receipt, by client, and by the id of a receive. Reads and locks.
+"""Reads and locks deliveries: by message, by receipt, by client, and by attempt id.
 
-A query that locks rows skips those that another transaction has, so that the writer waits for no user's transaction.
+A query that locks rows skips the rows that another transaction has locked. So the writer never waits for a user's
+transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from popserver.model.states import State
 
 
 class AttemptRow(NamedTuple):
-    """A delivery that a receive holds, by its attempt id."""
+    """A delivery, and the attempt id of the receive that holds it."""
 
     message_key: int
     attempt: int
@@ -36,7 +37,7 @@ class AttemptRow(NamedTuple):
 
 
 def of_message(conn: Connection, group_id: int, key: int) -> DeliveryRow | None:
-    """The row of a message in the group, whatever its state is."""
+    """The delivery of a message in the group, in any state."""
     return _OF_MESSAGE.first(conn, {"for_group": group_id, "for_key": key})
 
 
@@ -47,48 +48,51 @@ def head_of_group(conn: Connection, group_id: int, topic_id: int, message_group:
 
 
 def last_to_end(conn: Connection, group_id: int, topic_id: int | None, limit: int) -> list[DeliveryRow]:
-    """The deliveries of a group, in one topic or (None) in all, that end at a time: those that end last come first."""
+    """The group's holds and retry intervals in one topic or (None) in all, the last to end first."""
     names = {"for_group": group_id, "of_topic": topic_id, "limit": limit}
     return (_LAST_TO_END if topic_id is None else _LAST_TO_END_IN_TOPIC).rows(conn, names)
 
 
-def locked_heads(conn: Connection, group_id: int, groups_max: int, limit: int) -> tuple[list[DeliveryRow], int]:
-    """The first deliveries of message groups that are held or wait, those with the most attempts first; and how many
-    there are. Only the first `groups_max` message groups are looked at."""
-    rows = conn.execute(_LOCKED_HEADS, {"for_group": group_id, "groups_max": groups_max, "limit": limit}).all()
+def blocking_heads(conn: Connection, group_id: int, groups_max: int, limit: int) -> tuple[list[DeliveryRow], int]:
+    """The first deliveries of blocked message groups, those with the most attempts first; and their number.
+
+    A message group is blocked while its first delivery is held or waits for a retry. The query reads the first
+    `groups_max` message groups.
+    """
+    rows = conn.execute(_BLOCKING_HEADS, {"for_group": group_id, "groups_max": groups_max, "limit": limit}).all()
     return [DeliveryRow._make(row[:-1]) for row in rows], rows[0][-1] if rows else 0
 
 
 def lock(tx: Transaction, receipt: Receipt) -> DeliveryRow | None:
-    """Lock and return the row if the receipt is its current hold, and no other transaction has it."""
+    """Lock and return the delivery if the receipt is its current hold. None if another transaction has locked it."""
     names = {"for_group": receipt.group_id, "for_key": receipt.message_key, "for_hold": receipt.hold_id}
     return _HELD.first(tx.conn, names | {"now_ms": tx.now_ms})
 
 
 def present(conn: Connection, receipts: Iterable[Receipt]) -> set[int]:
-    """The messages of the receipts that have a row."""
+    """Those of the receipts' messages that have a delivery, whatever its hold."""
     return set(conn.execute(_PRESENT.of(conn), {"keys": _keys_of(receipts)}).scalars())
 
 
 def lock_present(conn: Connection, receipts: Iterable[Receipt]) -> set[int]:
-    """The same: locks their rows, and leaves out those that another transaction has."""
-    return set(conn.execute(_FREE.of(conn), {"keys": _keys_of(receipts)}).scalars())
+    """The same. Locks the deliveries, without those that another transaction has locked."""
+    return set(conn.execute(_LOCK_PRESENT.of(conn), {"keys": _keys_of(receipts)}).scalars())
 
 
 def lock_granted(tx: Transaction, receipts: Sequence[Receipt]) -> list[DeliveryRow]:
-    """Lock the rows of receipts that are current, in the order of their keys, without those that another transaction
-    has."""
+    """Lock the deliveries whose current hold is one of the receipts, in the order of their keys, without those that
+    another transaction has locked."""
     return _LOCK_GRANTED.of(tx.conn).rows(tx.conn, _granted_names(tx, receipts))
 
 
 def has_skipped_granted(tx: Transaction, receipts: Sequence[Receipt]) -> bool:
-    """Whether another transaction has locked the row of a current receipt. The caller has given back the other rows
+    """Whether another transaction has locked the delivery of a current receipt. The caller has given back the others
     before."""
     return dialect_of(tx.conn).has_skipped(tx.conn, _GRANTED.of(tx.conn), _granted_names(tx, receipts))
 
 
 def by_attempts(tx: Transaction, group_id: int, topic_id: int, attempt_ids: Sequence[str]) -> list[AttemptRow]:
-    """What receives with these attempt ids hold, in the order of the messages."""
+    """The deliveries that receives with these attempt ids hold, by message key."""
     names = {"of_group": group_id, "of_topic": topic_id, "now_ms": tx.now_ms}
     if len(attempt_ids) == 1:
         return _BY_ATTEMPT.rows(tx.conn, names | {"of_attempt": attempt_ids[0]})
@@ -98,13 +102,16 @@ def by_attempts(tx: Transaction, group_id: int, topic_id: int, attempt_ids: Sequ
 def by_bulk_attempt(
     conn: Connection, group_id: int, topic_id: int, attempt_id: str, now_ms: int, *, locks: bool = False
 ) -> list[AttemptRow]:
-    """What a simple consumer's receive of many messages holds (docs/design/0017); `locks`: of that what is free."""
+    """The deliveries that a simple consumer's receive of many messages holds (docs/design/0017).
+
+    `locks`: locks them, without those that another transaction has locked.
+    """
     names = {"of_group": group_id, "of_topic": topic_id, "of_attempt": attempt_id, "now_ms": now_ms}
     return (_LOCK_BULK if locks else _BULK).rows(conn, names)
 
 
 def unattended_push_clients(conn: Connection) -> list[str]:
-    """The clients that hold messages as push consumers and that no server has."""
+    """The clients that hold messages as push consumers, and that are connected to no server."""
     return unattended(conn, conn.execute(_PUSH_CLIENTS).scalars().all())
 
 
@@ -130,13 +137,13 @@ _HELD = RowStatement(
 _KEYS = rows_parameter("keys", "group_id", "message_key")
 
 
-def _present(dialect: Dialect, *, skips_locked: bool) -> Select[Any]:
-    found, row = joined(dialect, _KEYS, delivery, "group_id", "message_key", skips_locked=skips_locked)
+def _present(dialect: Dialect, *, locks: bool) -> Select[Any]:
+    found, row = joined(dialect, _KEYS, delivery, "group_id", "message_key", skips_locked=locks)
     return select(row.c.message_key).select_from(found)
 
 
-_PRESENT = PerDialect(partial(_present, skips_locked=False))
-_FREE = PerDialect(partial(_present, skips_locked=True))
+_PRESENT = PerDialect(partial(_present, locks=False))
+_LOCK_PRESENT = PerDialect(partial(_present, locks=True))
 
 
 def _granted(dialect: Dialect, *, locks: bool) -> Select[Any]:
@@ -147,8 +154,8 @@ def _granted(dialect: Dialect, *, locks: bool) -> Select[Any]:
 
 _GRANTED = PerDialect(partial(_granted, locks=False))
 _LOCK_GRANTED = PerDialect(lambda dialect: RowStatement(DeliveryRow, _granted(dialect, locks=True)))
-# The attempt id's index must be used: Postgres's statistics of a table whose rows come and go are out of date, and it
-# might scan all deliveries of the group.
+# The index `delivery_attempt` must be used, so no index fits the other conditions. Postgres's statistics of this table
+# are out of date, because its rows come and go; with them, Postgres might scan all deliveries of the group.
 _every_held = (
     select(*(delivery.c[name] for name in AttemptRow._fields))
     .where(
@@ -163,7 +170,7 @@ _by_attempt = _every_held.where(delivery.c.attempt_id == bindparam("of_attempt")
 _BY_ATTEMPTS = RowStatement(
     AttemptRow, _every_held.where(delivery.c.attempt_id.in_(bindparam("of_attempts", expanding=True)))
 )
-# A statement of its own, because the text of the other one is made anew for each number of attempts.
+# A statement of its own, because SQLAlchemy makes the text of `_BY_ATTEMPTS` anew for each number of attempts.
 _BY_ATTEMPT = RowStatement(AttemptRow, _by_attempt)
 _bulk: Select[Any] = _by_attempt.where(delivery.c.holder == literal_column(f"'{Holder.SIMPLE}'"))
 _BULK = RowQuery(AttemptRow, _bulk)
@@ -177,12 +184,12 @@ _heads = (
     select(func.min(delivery.c.message_key).label("first_key"))
     .where(group_of(delivery) == bindparam("for_group"), delivery.c.message_group.is_not(None))
     .group_by(delivery.c.topic_id, delivery.c.message_group)
-    # The order of the index, so that no more than the limit are read.
+    # The order of the index `delivery_of_group`, so that Postgres reads no more message groups than the limit.
     .order_by(delivery.c.topic_id, delivery.c.message_group)
     .limit(bindparam("groups_max"))
     .subquery("heads")
 )
-_LOCKED_HEADS = (
+_BLOCKING_HEADS = (
     _timed.add_columns(func.count().over().label("locked_count"))
     .join(_heads, _heads.c.first_key == delivery.c.message_key)
     .order_by(delivery.c.attempt.desc(), delivery.c.message_key)

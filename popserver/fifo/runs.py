@@ -1,8 +1,8 @@
 """The runs of message groups: the deliveries of one message group in a consumer group, in order.
 
-They are found by the index `delivery_of_group`, in whose order they stand. On Postgres a search begins at the start
-offset of the message group (`fifo.start_offsets`): a user's open transaction keeps the entries of all that were
-there before. Only the lock on the progress protects a run; a reader without it sees what was committed.
+The index `delivery_of_group` finds them, in their order. On Postgres a search begins at the start offset of the message
+group (`fifo.start_offsets`), because a user's open transaction keeps the index entries of ended deliveries. Only the
+lock of the progress protects a run. A reader without this lock sees the committed rows.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class GroupRunRow(NamedTuple):
     message_group: str
 
 
-def locked_counts(conn: Connection) -> dict[int, int]:
-    """By group, how many message groups are locked: of their messages only the first one is held or waits."""
-    return {row[0]: row[1] for row in conn.execute(_LOCKED)}
+def blocked_counts(conn: Connection) -> dict[int, int]:
+    """By consumer group, how many message groups are blocked; one with several held messages counts that often."""
+    return {row[0]: row[1] for row in conn.execute(_BLOCKED_COUNTS)}
 
 
 def groups_of(dialect: Dialect, keys: Subquery) -> Subquery:
-    """The message groups of the deliveries with these keys (`group_id`, `message_key`), each once."""
+    """The message groups that the deliveries `keys` (`group_id`, `message_key`) are in, each once."""
     found, one = joined(dialect, keys, delivery, "group_id", "message_key")
     queue_id = one.c.message_key.op(">>")(KEY_SHIFT).label("queue_id")
     touched = select(one.c.group_id, one.c.topic_id, one.c.message_group, queue_id).select_from(found)
@@ -60,7 +60,7 @@ def groups_of(dialect: Dialect, keys: Subquery) -> Subquery:
 
 
 def rows_of_runs(dialect: Dialect, named: FromClause, from_key: ColumnElement[int]) -> Select[Any]:
-    """The rows (`GroupRunRow`) of the message groups in `named`: `group_id`, `topic_id`, `message_group`."""
+    """The runs (`GroupRunRow`) of the message groups `named` (`group_id`, `topic_id`, `message_group`)."""
     each = delivery.alias("each_of_run")
     in_run = _is_in_run_of(dialect, each, named, from_key)
     names = GroupRunRow._fields
@@ -69,7 +69,7 @@ def rows_of_runs(dialect: Dialect, named: FromClause, from_key: ColumnElement[in
         found = run.correlate(named).lateral("run")
         rows = select(*(found.c[name] for name in names)).select_from(named.join(found, true()))
         return rows.order_by(found.c.message_key)
-    # First the index, then its rows: in one step, SQLite would scan all rows of a group.
+    # First the index, then the rows: in one step, SQLite would scan all deliveries of a consumer group.
     is_row = and_(delivery.c.group_id == each.c.group_id, delivery.c.message_key == each.c.message_key)
     rows = select(*(delivery.c[name] for name in names)).select_from(named).join(each, in_run).join(delivery, is_row)
     return rows.order_by(each.c.message_key)
@@ -84,10 +84,10 @@ def length_of_run(dialect: Dialect, named: FromClause, from_key: ColumnElement[i
 
 
 def any_of_run(dialect: Dialect, **of_group: Any) -> ScalarSelect[int]:
-    """The message key of a delivery in a message group: `group_id`, `topic_id`, `message_group`, not before `from_key`.
-    NULL if it has none.
+    """The key of a message that has a delivery in a message group; NULL if none has.
 
-    No EXISTS: Postgres would turn it into a join that reads all deliveries of the group.
+    `of_group`: `group_id`, `topic_id`, `message_group`, and the lowest key, `from_key`. No EXISTS: Postgres would turn
+    it into a join that reads all deliveries of the consumer group.
     """
     each = delivery.alias("each_of_run")
     found = select(each.c.message_key).where(_is_in_run(dialect, each, **of_group)).limit(literal_column("1"))
@@ -97,7 +97,7 @@ def any_of_run(dialect: Dialect, **of_group: Any) -> ScalarSelect[int]:
 def first_in_queue(group_id: ColumnElement[int], queue_key: ColumnElement[int]) -> Select[Any]:
     """The offset and the message group of the first delivery of any message group with :from_key <= key < :to_key.
 
-    By the primary key. A caller may add conditions about MESSAGE_GROUP, and limits it to one.
+    The primary key finds it. The caller limits the query to one row, and may add conditions about MESSAGE_GROUP.
     """
     return (
         select((delivery.c.message_key - queue_key).label("first_offset"), MESSAGE_GROUP)
@@ -112,9 +112,9 @@ def first_in_queue(group_id: ColumnElement[int], queue_key: ColumnElement[int]) 
 
 
 def any_of_lite_topic(group_id: ColumnElement[int], topic_id: ColumnElement[int], name: ColumnElement[Any]) -> Any:
-    """The message of a delivery in a lite topic; NULL if it has none. No EXISTS, as for `any_of_run`."""
-    of_it = group_of(delivery) == group_id, delivery.c.topic_id == topic_id, delivery.c.message_group == name
-    return select(delivery.c.message_key).where(*of_it).limit(literal_column("1")).scalar_subquery()
+    """The key of a message that has a delivery in a lite topic; NULL if none has. No EXISTS, as in `any_of_run`."""
+    is_in = group_of(delivery) == group_id, delivery.c.topic_id == topic_id, delivery.c.message_group == name
+    return select(delivery.c.message_key).where(*is_in).limit(literal_column("1")).scalar_subquery()
 
 
 def _is_in_run_of(
@@ -133,12 +133,12 @@ def _is_in_run(
     message_group: ColumnElement[Any],
     from_key: ColumnElement[int],
 ) -> ColumnElement[bool]:
-    """Whether a delivery is in the message group, and its message key not before that one."""
+    """Whether a delivery is in the message group, and its message key is `from_key` or later."""
     of_topic = and_(group_of(each) == group_id, each.c.topic_id == topic_id)
     if not dialect.has_other_writers:
         return and_(of_topic, each.c.message_group == message_group, each.c.message_key >= from_key)
-    # A range of message groups, with the order of `_order_of_run`. By their equality Postgres may take another index,
-    # because it believes that the table has few rows.
+    # A range in the order of `_order_of_run`, which only the index `delivery_of_group` has. With an equality Postgres
+    # may take another index, because it believes that the table has few rows.
     is_from = tuple_(*_order_of_run(each)) >= tuple_(message_group, from_key)
     return and_(of_topic, is_from, each.c.message_group <= message_group)
 
@@ -148,6 +148,6 @@ def _order_of_run(each: FromClause) -> Sequence[ColumnElement[Any]]:
     return each.c.message_group, each.c.message_key
 
 
-_LOCKED = (
+_BLOCKED_COUNTS = (
     select(delivery.c.group_id, func.count()).where(MESSAGE_GROUP.is_not(None), WITH_TIME).group_by(delivery.c.group_id)
 )

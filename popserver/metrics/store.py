@@ -148,11 +148,11 @@ def _all_states(conn: Connection) -> _OfGroups:
 
 
 def _groups(conn: Connection, states: dict[int, dict[State, int]]) -> list[GroupRow]:
-    locked = runs.locked_counts(conn)
+    blocked = runs.blocked_counts(conn)
     nothing = dict.fromkeys(_COUNTED, 0)
     return [
         GroupRow(
-            row.group_id, row.namespace, row.name, states.get(row.group_id, nothing), int(locked.get(row.group_id, 0))
+            row.group_id, row.namespace, row.name, states.get(row.group_id, nothing), int(blocked.get(row.group_id, 0))
         )
         for row in conn.execute(select(groups.EXISTING))
     ]

@@ -1,7 +1,7 @@
 """Pause and resume: an operator stops the deliveries to a group, in all topics, in one, or for one message group.
 
-Holds stay as they are, and can be acked. The pause of a message group uses its position, which locks the message group
-for receives: it exists as long as the pause, and nothing opens it (`delivery.advance`).
+Holds stay as they are, and can be acked. A paused message group has a position that is never open, as long as the pause
+lasts (`delivery.advance`). So no receive takes its messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from popserver.catalog import groups, lookup, pauses, progress
 from popserver.catalog.pauses import EVERY_TOPIC, WHOLE, PauseKey
 from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.database.notifications import PAUSES, Invalidation
-from popserver.delivery.advance import advance_members, lock_paused
+from popserver.delivery.advance import advance_members, block_paused
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out_each
 from popserver.fifo.positions import MessageGroupKey
 from popserver.model.errors import BadRequest, PopError
@@ -26,7 +26,7 @@ from popserver.model.topic import Topic, queue_of_group
 class SetPause(Request[None]):
     """Pause a group in these topics, or (none) in all; `message_group` None: not only one message group.
 
-    `paused_by` None resumes it. A pause that exists already, or does not exist, does not change.
+    `paused_by` None resumes the group. To pause or to resume twice changes nothing.
     """
 
     phase: ClassVar = Phase.PAUSE
@@ -37,7 +37,7 @@ class SetPause(Request[None]):
 
     @property
     def members(self) -> list[MessageGroupKey]:
-        """The message groups; none if it is not only about one."""
+        """The message group in each topic; empty for a pause of the whole group."""
         if self.message_group is None:
             return []
         return [
@@ -77,7 +77,7 @@ def set_pause(tx: Transaction, request: SetPause) -> PopError | None:
         one = queues.get(topic_id)
         pauses.add(tx.conn, key, None if one is None else one.queue_id, tx.now_ms, request.paused_by)
         if one is not None:
-            lock_paused(tx, group.group_id, [one])
+            block_paused(tx, group.group_id, [one])
     if changed:
         tx.invalidate(Invalidation(PAUSES, *group.name))
         if request.paused_by is None:

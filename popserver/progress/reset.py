@@ -19,7 +19,7 @@ from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.catalog.queue_offsets import Ends
 from popserver.database.rows import RowStatement
 from popserver.delivery import clear
-from popserver.delivery.advance import lock_paused
+from popserver.delivery.advance import block_paused
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.history import Moved, as_moved, record
 from popserver.engine.transaction import STEP_ROWS_MAX, Locks, Phase, Request, Transaction, carries_out_each
@@ -207,7 +207,7 @@ def _move(tx: Transaction, group: Group, move: _Move) -> None:
     dead_letters.reset(tx, queue.group_id, move.first + move.to_offset, queue.end)
     progress.reset(tx.conn, group.group_id, queue.queue_id, move.to_offset)
     paused = pauses.message_groups_in(tx.conn, group.group_id, queue.queue_id)
-    lock_paused(tx, group.group_id, [MessageGroupKey(topic_id, queue.queue_id, name) for topic_id, name in paused])
+    block_paused(tx, group.group_id, [MessageGroupKey(topic_id, queue.queue_id, name) for topic_id, name in paused])
     tx.ready_topics.add(move.goal.topic.topic_id)
 
 

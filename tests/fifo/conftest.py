@@ -12,7 +12,7 @@ from tests.support.open_store import OpenStore
 
 @pytest.fixture(autouse=True)
 def each_receive_moves_start_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moving_starts, "SCAN_INTERVAL_MS", 0)
+    monkeypatch.setattr(moving_starts, "ADVANCE_INTERVAL_MS", 0)
     monkeypatch.setattr(moving_starts, "SLOW_AFTER_MS", 0)
 
 

@@ -158,7 +158,7 @@ def test_a_reset_sets_it_to_zero(store: OpenStore, group: Group, topic: Topic) -
 def test_it_is_looked_for_now_and_then(
     store: OpenStore, group: Group, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moving_starts, "SCAN_INTERVAL_MS", SECOND)
+    monkeypatch.setattr(moving_starts, "ADVANCE_INTERVAL_MS", SECOND)
 
     def after_one_more() -> int:
         store.send(topic, in_order("a", 1))

@@ -10,7 +10,7 @@ import pytest
 from popserver.catalog.queue_offsets import ends_of_topic
 from popserver.database.database import Database
 from popserver.delivery import due
-from popserver.fifo.moving_starts import SCAN_INTERVAL_MS
+from popserver.fifo.moving_starts import ADVANCE_INTERVAL_MS
 from popserver.model.topic import MessageType
 from popserver.producing import half_messages
 from popserver.producing.rules import Resolution
@@ -148,7 +148,7 @@ def test_message_groups_with_retries(store: OpenStore, names: list[str]) -> None
     def once(_number: int) -> None:
         for _ in range(2):
             store.send(topic, [each for name in names for each in in_order(name, BATCH // 8)])
-        store.now_ms += SCAN_INTERVAL_MS
+        store.now_ms += ADVANCE_INTERVAL_MS
         done = 0
         while done < BATCH:
             first, *held = store.receive(group, topic, BATCH // 2)
@@ -172,7 +172,7 @@ def test_message_groups_beside_some_that_wait_long(store: OpenStore) -> None:
 
     def once(_number: int) -> None:
         store.send(topic, [each for name in "abcd" for each in in_order(name, BATCH // 4)])
-        store.now_ms += SCAN_INTERVAL_MS
+        store.now_ms += ADVANCE_INTERVAL_MS
         held = store.receive(group, topic, BATCH)
         assert store.ack(group, *held) == [None] * BATCH
         assert store.receive(group, topic, BATCH) == []
