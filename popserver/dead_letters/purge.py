@@ -74,7 +74,7 @@ def _unfinished(tx: Transaction, group: Group, letters: Sequence[DeadLetterRow])
         read = progress.of_queues(tx.conn, group.group_id, map(queue_of, key_of.values()))
         read_to = {queue_id: each.next_offset for queue_id, each in read.items()}
         busy |= {key for key in key_of.values() if offset_of(key) >= read_to.get(queue_of(key), 0)}
-    busy |= delivered.of_these(tx.conn, group.group_id, key_of.values())
+    busy |= delivered.among(tx.conn, group.group_id, key_of.values())
     return {dead_letter_id for dead_letter_id, key in key_of.items() if key in busy}
 
 
@@ -85,8 +85,8 @@ def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
     held: set[int] = set()
     ready: list[tuple[int, int]] = []
     for group_id in tx.conn.execute(_GROUPS_THERE, {"first": keys[0], "end": keys[-1] + 1}).scalars().all():
-        free = delivered.lock_ready_of_these(tx, group_id, keys)
-        held |= delivered.of_these(tx.conn, group_id, keys) - free
+        free = delivered.lock_ready_among(tx, group_id, keys)
+        held |= delivered.among(tx.conn, group_id, keys) - free
         ready += [(group_id, key) for key in sorted(free)]
     deliveries.remove(tx.conn, [each for each in ready if each[1] not in held])
     return [key for key in keys if key not in held]

@@ -1,7 +1,7 @@
-"""Read, lock and remove a group's deliveries in a queue, step by step.
+"""Reads, locks and removes a group's deliveries in a queue, in steps.
 
-Each step first reads a page of keys and then uses them: a planner may run a subquery with a LIMIT again for each row.
-The deliveries of redriven messages have other keys; they are found by the messages' first keys.
+Each step first reads a page of keys, and then uses the keys: a planner may run a subquery with a LIMIT again for each
+row. The deliveries of redriven messages have keys in another queue. The records of redrives find them, by first keys.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def held(tx: Transaction, queue: GroupInQueue, limit: int) -> list[DeliveryRow]:
 
 
 def lock(tx: Transaction, queue: GroupInQueue) -> bool:
-    """Lock all its deliveries without waiting. Returns False if another transaction has locked one of them."""
+    """Lock the group's deliveries in the queue without waiting. False if another transaction has locked one of them."""
     if not tx.has_other_writers:
         return True
     for keys in _own_keys(tx, queue):
         if len(delivered.lock(tx, queue.group_id, keys)) < len(keys):
             return False
     for keys in _redriven_keys(tx, queue):
-        if len(delivered.lock(tx, queue.group_id, keys)) < len(delivered.of_these(tx.conn, queue.group_id, keys)):
+        if len(delivered.lock(tx, queue.group_id, keys)) < len(delivered.among(tx.conn, queue.group_id, keys)):
             return False
     return True
 
 
 def clear(tx: Transaction, queue: GroupInQueue) -> None:
-    """Remove its deliveries, and the positions and starts of its message groups."""
+    """Remove the group's deliveries in the queue, and the positions and starts of message groups there."""
     for keys in chain(_own_keys(tx, queue), _redriven_keys(tx, queue)):
         deliveries.remove(tx.conn, [(queue.group_id, key) for key in keys])
     moving_positions.end_all(tx.conn, queue.group_id, queue.queue_id)

@@ -1,13 +1,13 @@
 """Dead letters: INFLIGHT → DLQ.
 
-A dead letter has two parts: an ordinary message in topic `%DLQ%<group>`, which clients, pulls and Spark read like any
-other, and one narrow row of facts. Both are written in the caller's transaction, which also removes the delivery's row.
-The delivery's row goes at once. The others are written at the end (`NewDeadLetters`), because all servers lock the
+A dead letter has two parts: a copy of the message in topic `%DLQ%<group>`, which clients, pulls and Spark read like any
+other message, and one row of facts. Both are written in the caller's transaction, which also removes the delivery. The
+delivery is removed at once. The two parts are written at the end (`NewDeadLetters`), because all servers lock the
 queues of dead letters in one order. A message that dies again, after a redrive or a reset, gets a new row for the same
 copy.
 
-Ids of dead letters become visible in order: a reader that has seen an id will find no smaller one later. On Postgres a
-transaction that writes dead letters therefore holds a lock until it commits.
+Ids of dead letters become visible in order: a reader that has read an id finds no smaller new id later. So on Postgres
+a transaction that writes dead letters holds a lock until it commits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _IN_ORDER_OF_IDS = text(f"SELECT pg_advisory_xact_lock({0x706F706D7102})")
 
 
 class Origin(NamedTuple):
-    """The first key of a retry message, its topic there, and the stored properties that it had."""
+    """The first key of a retry message, the topic of this key, and the stored properties there."""
 
     message_key: int
     topic_id: int
@@ -72,7 +72,7 @@ class NewDeadLetter(NamedTuple):
 def move_to_dead_letters(
     tx: Transaction, group: Group, candidates: Sequence[DeadLetterCandidate], event: Event, reason: str
 ) -> None:
-    """Turn deliveries whose rows the caller has locked into dead letters (at most one step of them).
+    """Turn at most one step of messages into dead letters. The caller has locked their deliveries, if they have any.
 
     The deliveries end at once; the dead-letter topic is written at the end of the transaction (`NewDeadLetters`).
     """
@@ -85,7 +85,7 @@ def move_to_dead_letters(
 
 
 class NewDeadLetters:
-    """The dead letters of a transaction, by group and first key. They are written group by group, in one order."""
+    """The new dead letters of a transaction, by group and first key. They are written by group, in one order."""
 
     order: ClassVar = FinishOrder.DEAD_LETTERS
 
@@ -103,7 +103,7 @@ class NewDeadLetters:
 def _with_origins(
     tx: Transaction, group: Group, candidates: Sequence[DeadLetterCandidate]
 ) -> list[DeadLetterCandidate]:
-    """Add the origin to deliveries of redriven messages, which do not have their first key any more."""
+    """The candidates with the origins of redriven messages, whose deliveries do not have their first keys."""
     keys = [each.message_key for each in candidates if each.origin is None]
     redriven = redrives.origins_in_group(tx.conn, group.group_id, keys)
     if not redriven:

@@ -1,6 +1,6 @@
-"""Which messages of a group have deliveries: of a queue, of a range of messages, of lite topics. Reads and locks.
+"""Reads and locks the deliveries of messages: of named ones, of a range of keys, of lite topics.
 
-Ranges are read by the primary key, in the order of messages.
+The primary key finds those of a range, in the order of their messages.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class LiteRow(NamedTuple):
 
 
 class FirstRow(NamedTuple):
-    """The first of the messages of a queue that have a delivery."""
+    """The first message of a queue that has a delivery."""
 
     queue_id: int
     first_key: int
 
 
 def pages(conn: Connection, group_id: int, first: int, end: int) -> Iterator[Sequence[int]]:
-    """The messages with first <= key < end that have a delivery in the group, in pages."""
+    """Pages of the messages with first <= key < end that have a delivery in the group."""
     names = {"for_group": group_id, "first": first, "end": end, "limit": STEP_ROWS_MAX}
     while page := conn.execute(_PAGE, names).scalars().all():
         yield page
@@ -61,38 +61,38 @@ def pages(conn: Connection, group_id: int, first: int, end: int) -> Iterator[Seq
 
 
 def states(conn: Connection, group_id: int, first: int, end: int, limit: int) -> list[DeliveryRow]:
-    """Up to `limit` deliveries with first <= key < end, with their states."""
+    """The first `limit` deliveries with first <= key < end."""
     return _STATES.rows(conn, {"for_group": group_id, "first": first, "end": end, "limit": limit})
 
 
 def redriven_states(conn: Connection, group_id: int, first: int, end: int, limit: int) -> list[DeliveryRow]:
-    """The same for redriven messages: `message_key` is their first key, and that is in the range."""
+    """The same for redriven messages with first keys in the range. `message_key` is their first key."""
     return _REDRIVEN_STATES.rows(conn, {"for_group": group_id, "first": first, "end": end, "limit": limit})
 
 
 def redriven_to(conn: Connection, group: Group, origin_key: int) -> int | None:
-    """The key of the redriven message's delivery in the group; None if it has none."""
+    """The key at which a redriven message has its delivery in the group; None if it has none."""
     return conn.execute(_REDRIVEN_TO, {"for_group": group.group_id, "for_origin": origin_key}).scalar()
 
 
 def first_redriven(conn: Connection, first: int, end: int) -> int | None:
-    """Of redriven messages that have a delivery in any group, the first one with first <= key < end."""
+    """The first redriven message with first <= key < end that has a delivery in any group."""
     return conn.execute(_FIRST_REDRIVEN, {"first": first, "end": end}).scalar()
 
 
-def of_these(conn: Connection, group_id: int, keys: Iterable[int]) -> set[int]:
-    """Those of these messages that have a delivery in the group; each is found by its whole key."""
-    return set(conn.execute(_THESE, _named(group_id, keys)).scalars())
+def among(conn: Connection, group_id: int, keys: Iterable[int]) -> set[int]:
+    """Those of these messages that have a delivery in the group."""
+    return set(conn.execute(_AMONG, _named(group_id, keys)).scalars())
 
 
 def lock(tx: Transaction, group_id: int, keys: Iterable[int]) -> set[int]:
-    """The same: locks the rows, without those that another transaction has."""
+    """The same. Locks the deliveries, without those that another transaction has locked."""
     return set(tx.conn.execute(_LOCK, _named(group_id, keys)).scalars())
 
 
-def lock_ready_of_these(tx: Transaction, group_id: int, keys: Iterable[int]) -> set[int]:
-    """Of these messages those that are READY again; locks the rows, without those that another transaction has."""
-    return set(tx.conn.execute(_LOCK_READY_OF_THESE, _named(group_id, keys)).scalars())
+def lock_ready_among(tx: Transaction, group_id: int, keys: Iterable[int]) -> set[int]:
+    """The same, only for messages that are READY again."""
+    return set(tx.conn.execute(_LOCK_READY_AMONG, _named(group_id, keys)).scalars())
 
 
 def first_needed(tx: Transaction, group_id: int, first: int, end: int) -> int | None:
@@ -106,21 +106,21 @@ def first_needed(tx: Transaction, group_id: int, first: int, end: int) -> int | 
 
 
 def ready_in_order(conn: Connection, group_id: int, first: int, end: int) -> list[MessageGroupOfTopic]:
-    """The message groups with deliveries that are READY again."""
+    """The message groups of the deliveries with first <= key < end that are READY again."""
     return _READY_IN_ORDER.rows(conn, {"for_group": group_id, "first": first, "end": end})
 
 
 def first_inside(group_id: ColumnElement[int]) -> ScalarSelect[int]:
-    """The first message of the group with :first <= key < :end that has a delivery; NULL if none has.
+    """The first message with :first <= key < :end that has a delivery in the group; NULL if none has.
 
-    A scalar: Postgres may read a whole table for an EXISTS.
+    No EXISTS: Postgres may read a whole table for it.
     """
     found = select(delivery.c.message_key).where(delivery.c.group_id == group_id, *_INSIDE)
     return found.order_by(delivery.c.message_key).limit(1).scalar_subquery()
 
 
 def firsts(conn: Connection, group_id: int) -> list[FirstRow]:
-    """The first message in each queue that has a delivery in the group; reads all of the group."""
+    """The first message of each queue that has a delivery in the group. Reads all deliveries of the group."""
     return _FIRSTS.rows(conn, {"for_group": group_id})
 
 
@@ -130,14 +130,14 @@ def redriven_firsts(conn: Connection, group_id: int) -> list[FirstRow]:
 
 
 def held_in_topic(conn: Connection, group_id: int, topic_id: int, now_ms: int) -> DeliveryRow | None:
-    """A hold of the group in this topic, if there is one."""
+    """One hold of the group in this topic; None if there is none."""
     return _HELD_IN_TOPIC.first(conn, {"for_group": group_id, "of_topic": topic_id, "now_ms": now_ms})
 
 
 def of_lite_topics(conn: Connection, group_id: int, topic_id: int, names: Collection[str]) -> list[LiteRow]:
-    """The group's deliveries of these lite topics, from the index of message groups alone.
+    """The group's deliveries of these lite topics, from the index `delivery_of_group` alone.
 
-    On SQLite one lite topic after the other, because by a list it would read all deliveries of the group.
+    On SQLite one query for each lite topic: for a list of names, SQLite would read all deliveries of the group.
     """
     given: dict[str, Any] = {"for_group": group_id, "of_topic": topic_id}
     if dialect_of(conn).has_other_writers:
@@ -148,7 +148,7 @@ def of_lite_topics(conn: Connection, group_id: int, topic_id: int, names: Collec
 
 
 def timed_lite_topics(conn: Connection, group_id: int, rows: Iterable[LiteRow]) -> set[str]:
-    """The lite topics of those of these deliveries that are held or wait for a retry."""
+    """The lite topics that have a held or waiting message among these deliveries."""
     return set(conn.execute(_TIMED, _named(group_id, (row.message_key for row in rows))).scalars())
 
 
@@ -168,11 +168,11 @@ _STATES = RowStatement(
     .limit(bindparam("limit", type_=Integer)),
 )
 _KEYS = rows_parameter("keys", "message_key")
-# Each row by its whole key: there may be many other rows between two named ones.
-_THESE = select(delivery.c.message_key).where(_OF_GROUP, delivery.c.message_key.in_(select(_KEYS.c.message_key)))
-_LOCK = _THESE.with_for_update(skip_locked=True)
+# The group and the list of keys are the whole primary key: there may be many other rows between two named ones.
+_AMONG = select(delivery.c.message_key).where(_OF_GROUP, delivery.c.message_key.in_(select(_KEYS.c.message_key)))
+_LOCK = _AMONG.with_for_update(skip_locked=True)
 _IS_READY = in_states(delivery.c.state, *shown_as(State.READY))
-_LOCK_READY_OF_THESE = _THESE.where(_IS_READY).order_by(delivery.c.message_key).with_for_update(skip_locked=True)
+_LOCK_READY_AMONG = _AMONG.where(_IS_READY).order_by(delivery.c.message_key).with_for_update(skip_locked=True)
 _LOCK_READY = select(delivery.c.message_key).where(_OF_GROUP, *_INSIDE, _IS_READY).with_for_update(skip_locked=True)
 _READY_IN_ORDER = RowStatement(
     MessageGroupOfTopic,
@@ -202,7 +202,7 @@ def _of_lite_topics(dialect: Dialect) -> RowStatement[LiteRow]:
 
 
 _OF_LITE_TOPICS = PerDialect(_of_lite_topics)
-_TIMED = _THESE.with_only_columns(delivery.c.message_group).where(in_states(delivery.c.state, *TIMED))
+_TIMED = _AMONG.with_only_columns(delivery.c.message_group).where(in_states(delivery.c.state, *TIMED))
 _IS_REDRIVEN = and_(delivery.c.group_id == REDRIVEN.c.group_id, delivery.c.message_key == REDRIVEN.c.redriven_key)
 _first_key = REDRIVEN.c.origin_key.label("message_key")
 _REDRIVEN_STATES = RowStatement(
@@ -232,7 +232,7 @@ _FIRST_REDRIVEN = (
     .where(_TO.redriven_key >= bindparam("first"), _TO.redriven_key < bindparam("end"))
 )
 _QUEUE_ID = delivery.c.message_key.op(">>")(KEY_SHIFT)
-# For joins: each delivery, and the queue of its key.
+# For joins: each delivery, with the queue id of its key.
 DELIVERED = select(
     *(delivery.c[name] for name in ("group_id", "message_key", "topic_id", "state")), _QUEUE_ID.label("queue_id")
 ).subquery("delivered")

@@ -1,4 +1,4 @@
-"""Deliveries whose time is over: holds that end, and retries whose interval is over."""
+"""Deliveries that are due: holds that have ended, and retries whose interval is over."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from popserver.model.states import TIMED
 
 
 def search(conn: Connection, from_ms: int, now_ms: int, limit: int) -> list[DeliveryRow]:
-    """Up to `limit` rows that are due, from that time on, and the first one that is due later. Locks nothing.
+    """The first `limit` deliveries that are due between these times, and the next one that is due later. Locks nothing.
 
-    Beside a user's open transaction each search first reads old entries of the index, so one search does both.
+    Beside a user's open transaction each search first reads old entries of the index, so one search finds both.
     """
     return _SEEN.rows(conn, {"from_ms": from_ms, "now_ms": now_ms, "limit": limit})
 
 
 def lock(tx: Transaction, rows: Iterable[DeliveryRow]) -> list[DeliveryRow]:
-    """Lock those that are still due and that no other transaction has.
+    """Lock and return those deliveries that are still due and that no other transaction has locked.
 
-    Of message groups, give only rows whose progress you have locked. Otherwise the lock would block the transaction
-    that has the progress.
-
-    An ack in the consumer's own transaction locks the delivery's row, but no progress.
+    For deliveries of message groups, the caller has locked the progress. Otherwise this lock would block the
+    transaction that has the progress. An ack in the consumer's own transaction locks the delivery without the progress,
+    so these deliveries need the row lock too.
     """
     seen = list(rows)
     if not seen or not tx.has_other_writers:
@@ -40,18 +39,18 @@ def lock(tx: Transaction, rows: Iterable[DeliveryRow]) -> list[DeliveryRow]:
 
 
 def next_due_ms(conn: Connection, from_ms: int = 0) -> int | None:
-    """When the earliest hold or interval ends, of those that end at `from_ms` or later."""
+    """When the first hold or retry interval ends, of those that end at `from_ms` or later."""
     return conn.execute(_NEXT_DUE, {"from_ms": from_ms}).scalar()
 
 
 def overdue(conn: Connection, now_ms: int) -> tuple[int, int | None]:
-    """How many holds and intervals are over and not ended yet, and when the first of them was."""
+    """How many deliveries are due and not ended yet, and when the first of them was due."""
     count, first_ms = conn.execute(_OVERDUE, {"now_ms": now_ms}).one()
     return count, first_ms
 
 
 def is_acked_by_a_user(conn: Connection) -> bool:
-    """Whether a user's own transaction has acked a message; such a row is due at 0 (docs/sql.md)."""
+    """Whether a user's own transaction has acked a message of a message group: it is due at 0 (docs/sql.md)."""
     return conn.execute(_ACKED_BY_USERS).first() is not None
 
 
@@ -82,7 +81,7 @@ def _still_due(dialect: Dialect) -> RowStatement[DeliveryRow]:
 
 
 _STILL_DUE = PerDialect(_still_due)
-# Not min(): Postgres may read all rows for it.
+# No min(): Postgres may read all rows for it. The order leaves only the index `delivery_due`.
 _NEXT_DUE = (
     select(delivery.c.visible_at_ms)
     .where(WITH_TIME, delivery.c.visible_at_ms >= bindparam("from_ms"))

@@ -1,4 +1,4 @@
-"""The append-only history: which event changed which delivery. The group's history level says what is kept."""
+"""The append-only history: which event changed which delivery. The group's history level chooses the events."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Moved(NamedTuple):
 
 
 def as_moved(row: Any) -> Moved:
-    """A delivery's row as it is before the event."""
+    """A row of a delivery as it was before an event."""
     return Moved(row.message_key, State(row.state), row.attempt, row.client_id)
 
 
-# The reason of a skip that has ended a hold. The former holder's ack is refused because of it.
+# The reason of a skip that ended a hold. By this reason the former holder's ack is refused.
 FORCED_SKIP = "an operator has skipped it while it was held"
 
 
@@ -76,14 +76,14 @@ class HistoryStep(NamedTuple):
 
 
 def steps(conn: Connection, keys: Collection[int]) -> list[HistoryStep]:
-    """The first 1,000 steps of one message in all groups, oldest first; `keys` are all message keys it has had."""
+    """The first 1,000 steps of one message in all groups, oldest first; `keys`: all message keys that it has had."""
     rows = conn.execute(_STEPS.where(history.c.message_key.in_(keys)))
     return [HistoryStep(at_ms, Resource(namespace, name), *rest) for at_ms, namespace, name, *rest in rows]
 
 
 def skipped_while_held_ms(conn: Connection, group_id: int, key: int, first_key: int) -> int | None:
-    """When an operator skipped the message although it was held; None unless that is the last that happened to it, at
-    this key or at the one that it was redriven to. `first_key` is its first key."""
+    """When an operator skipped the held message; None unless this is the last event at this key, or at the key that the
+    message was redriven to. `first_key` is its first key."""
     letter = dead_letters.of_message(conn, group_id, first_key)
     sent = None if letter is None else redrives.of_letter(conn, letter)
     to_key = None if sent is None or sent.target_topic_id is not None else sent.redriven_key
@@ -92,12 +92,12 @@ def skipped_while_held_ms(conn: Connection, group_id: int, key: int, first_key: 
 
 
 def expire(conn: Connection, cutoff_ms: int, rows: int) -> int:
-    """Remove the first so many rows, except those written at `cutoff_ms` or later; returns how many."""
+    """Remove rows that were written before `cutoff_ms`, of the first `rows` rows; returns how many."""
     return conn.execute(_EXPIRE, {"cutoff_ms": cutoff_ms, "rows": rows}).rowcount
 
 
 def forget_messages(conn: Connection, first: int, end: int) -> int:
-    """Remove a step of the history of messages with keys from `first` to before `end`; returns how many rows."""
+    """Remove a step of the history of messages with first <= key < end; returns how many rows."""
     key = history.c.message_key
     return remove_step(conn, key, key >= first, key < end)
 

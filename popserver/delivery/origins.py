@@ -1,7 +1,7 @@
-"""Where dead letters and retry messages come from (reads only).
+"""The topics that dead letters and retry messages were copied from (reads only).
 
 A dead letter can die again in another group that reads it, and a retry message can be a copy of a dead letter. So this
-follows a message from copy to copy, back to the topic that its producer sent it to.
+module follows a message from copy to copy, back to the topic that its producer sent it to.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]
 
 
 def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None, int]]:
-    """One step back from each message: the topic and its key there. A message of an ordinary topic has none."""
+    """One step back from each message: the topic and its key there. A message of an ordinary topic has no step."""
     heads = by_key.heads(conn, keys)
     known = names_by_id(conn, {row.topic_id for row in heads.values()})
     topic_of = {key: known[row.topic_id] for key, row in heads.items() if row.topic_id in known}
@@ -66,7 +66,7 @@ def _retry_origin(properties: str | None) -> RetryOrigin | None:
 
 
 def _first_topic_and_key(own: Resource, lineage: RetryOrigin, topics: dict[int, Resource]) -> tuple[Resource, int]:
-    # If the topic was deleted, its queue is gone; the copy has its name.
+    # If the topic was deleted, its queue was removed; the copy has the topic's name.
     named = topics.get(queue_of(lineage.origin_key), Resource(own.namespace, lineage.topic_name))
     return named, lineage.origin_key
 

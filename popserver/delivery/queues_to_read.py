@@ -1,7 +1,7 @@
-"""The queues that a group is to read, with its progress in them: what each receive looks up first.
+"""The queues that a group has to read, and its progress in them: the first lookup of each receive.
 
-Their counters change with each send and each receive. On Postgres the newest version of each is found at once
-(`database.newest`), so that a user's open transaction, which keeps all versions, does not make receives slow.
+The rows change with each send and each receive. On Postgres the lookup meets the newest version of each row first
+(`database.newest`), because a user's open transaction keeps all versions.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from popserver.fifo.positions import OPEN_SINCE_MS, any_open_of
 
 
 class ReadySearch(NamedTuple):
-    """A consumer group and the topic that it searches: for messages that are READY again, and open message groups."""
+    """A search of a consumer group in a topic: for messages that are READY again, or for open message groups."""
 
     group_id: int
     topic_id: int
 
 
 class ReadyFrom(SearchedFrom[ReadySearch]):
-    """From when on these searches look. No message is stored that is READY since long ago (`settling.expire`)."""
+    """Lower time bounds of searches for messages that are READY again: none becomes READY at a time long ago
+    (`settling.expire`)."""
 
     slack_ms: ClassVar = 2_000
 
@@ -54,7 +55,7 @@ _OF_GROUP: BindParameter[int] = bindparam("group_id")
 
 
 class QueueQueries(NamedTuple):
-    """The queues that a search reads, with locks and without, and whether there are messages at all."""
+    """The statements of a receive: queues to read, with locks and without, and whether there are messages at all."""
 
     locked: RowStatement[QueueToScan]
     seen: RowStatement[QueueToScan]
@@ -66,7 +67,7 @@ def _queue_queries(dialect: Dialect, *, takes_groups: bool) -> QueueQueries:
     if dialect.has_other_writers:
         seen, locked = (_newest_queues(open_since_ms, is_locked=is_locked) for is_locked in (False, True))
     else:
-        # It has one writer.
+        # SQLite has one writer, so it needs no locks.
         seen = locked = _joined_queues(open_since_ms, _is_to_read(REACHED, STORED, open_since_ms))
     any_behind = seen.with_only_columns(literal_column("1")).order_by(None).exists()
     more = [ready.SINCE_MS.is_not(None), any_behind] + ([] if open_since_ms is None else [open_since_ms.is_not(None)])
@@ -78,7 +79,7 @@ def _queue_queries(dialect: Dialect, *, takes_groups: bool) -> QueueQueries:
 
 
 def _columns(at: FromClause, queues: FromClause, open_since_ms: Any) -> list[Any]:
-    """What `QueueToScan` has; `at` is the group's progress."""
+    """The columns of a `QueueToScan`; `at` is the group's progress."""
     return [
         at.c.group_id,
         at.c.queue_id,
@@ -97,7 +98,7 @@ def _is_to_read(at: FromClause, queues: FromClause, open_since_ms: Any) -> Any:
 
 
 def _joined_queues(open_since_ms: Any, *where: Any) -> Select[Any]:
-    """By plain joins."""
+    """The queues by plain joins."""
     return (
         select(*_columns(REACHED, STORED, open_since_ms))
         .select_from(STORED)
@@ -109,13 +110,13 @@ def _joined_queues(open_since_ms: Any, *where: Any) -> Select[Any]:
 
 
 def _newest_queues(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
-    """By the newest version of each queue and of the group's progress in it (`database.newest`)."""
+    """The queues by the newest version of each queue and of the group's progress in it (`database.newest`)."""
     topics = select(_OF_TOPIC.label("topic_id")).subquery("topics")
     queues = newest_queues(topics)
     at = newest_of("row_of_queue", _OF_GROUP, queues.c.queue_id).lateral("at")
     found = queues.join(at, true())
     if is_locked:
-        # It is locked only if it is to be read: other servers skip it then.
+        # Only progress in queues that have something to read is locked: other servers skip locked progress.
         locked = (
             newest_of("row_to_lock", _OF_GROUP, at.c.queue_id)
             .where(_is_to_read(at, queues, open_since_ms))
@@ -127,7 +128,7 @@ def _newest_queues(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
     return query if is_locked else query.where(_is_to_read(at, queues, open_since_ms))
 
 
-# Of a topic of lite topics: all its queues that no other server reads, because each has lite topics of any client.
+# In a topic of lite topics each queue has lite topics of any client, so a receive reads all queues that are not locked.
 _OF_LITE = _joined_queues(literal_column("0"))
 LITE_QUEUES = RowStatement(QueueToScan, _OF_LITE.with_for_update(of=REACHED, skip_locked=True))
 IS_MORE_OF_LITE: Select[Any] = select(literal_column("1")).where(
@@ -140,7 +141,7 @@ IS_MORE_OF_LITE: Select[Any] = select(literal_column("1")).where(
         .exists(),
     )
 )
-# By whether open message groups count, too.
+# By whether open message groups count too.
 QUEUE_QUERIES = {
     False: PerDialect(lambda dialect: _queue_queries(dialect, takes_groups=False)),
     True: PerDialect(lambda dialect: _queue_queries(dialect, takes_groups=True)),

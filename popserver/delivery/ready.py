@@ -1,7 +1,7 @@
-"""Messages that are READY again in a group and a topic, and in no message group: in the order since when they are.
+"""Messages without a message group that are READY again in a group and a topic, the first ones first.
 
-They are found by the index `delivery_ready`. A search begins at the first time that may have one
-(`queues_to_read.ReadyFrom`): a user's open transaction keeps the entries of all that were READY since it began.
+The index `delivery_ready` finds them. A search begins at a lower time bound (`queues_to_read.ReadyFrom`), because a
+user's open transaction keeps the index entries of all messages that were READY since it began.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from popserver.messages.by_key import HEADS
 from popserver.model.states import State
 
 
-class AgainRow(NamedTuple):
+class ReadyRow(NamedTuple):
     """`first_ms`: since when the oldest READY row waits. Another transaction may have locked that row."""
 
     message_key: int
@@ -36,19 +36,22 @@ class RedrivenRow(NamedTuple):
     client_id: str
 
 
-def lock(conn: Connection, names: Mapping[str, Any]) -> list[AgainRow]:
-    """Lock and return the first `limit` of `group_id` and `topic_id` from `ready_from` on, without those that another
-    transaction has."""
+def lock(conn: Connection, names: Mapping[str, Any]) -> list[ReadyRow]:
+    """Lock and return the first `limit` messages of `group_id` and `topic_id` that are READY since `ready_from` or
+    later, without those that another transaction has locked."""
     return _LOCK.of(conn).rows(conn, names)
 
 
 def lock_redriven(conn: Connection, names: Mapping[str, Any], *, chooses: bool) -> list[RedrivenRow]:
-    """The same in a topic of lite topics: all are redriven messages. If the group's clients choose lite topics, those
-    for the clients in `subscribers`, one row for each client; otherwise all, with no client's name."""
+    """The same in a topic of lite topics, where all of them are redriven messages.
+
+    If the group's clients choose lite topics: the messages for the clients in `subscribers`, one row for each client;
+    otherwise all, with an empty client id.
+    """
     return (_REDRIVEN_TO_CLIENTS if chooses else _REDRIVEN).rows(conn, names)
 
 
-# Without a message group no ack is provisional, so READY is compared alone, as in the index.
+# Only READY, as in the index: without a message group no ack is provisional.
 _IS_READY_AGAIN = (
     group_of(delivery) == bindparam("group_id"),
     delivery.c.topic_id == bindparam("topic_id"),
@@ -56,8 +59,8 @@ _IS_READY_AGAIN = (
     delivery.c.message_group.is_(None),
     delivery.c.visible_at_ms >= bindparam("ready_from"),
 )
-# Since when the first one is; NULL if there is none. Not an EXISTS: for that SQLite would read all deliveries of the
-# group. No minimum: with an order, only the index that has it will do.
+# Since when the first one is READY; NULL if there is none. No EXISTS: for it SQLite would read all deliveries of the
+# group. No min(): only an order leaves Postgres no other index than the one that has this order.
 SINCE_MS: Final = (
     select(delivery.c.visible_at_ms)
     .where(*_IS_READY_AGAIN)
@@ -68,11 +71,11 @@ SINCE_MS: Final = (
 )
 
 
-def _lock(dialect: Dialect) -> RowStatement[AgainRow]:
+def _lock(dialect: Dialect) -> RowStatement[ReadyRow]:
     first_ms: Any = SINCE_MS if dialect.has_other_writers else null()
     query = select(delivery.c.message_key, delivery.c.attempt, first_ms.label("first_ms")).where(*_IS_READY_AGAIN)
     in_order = query.order_by(delivery.c.visible_at_ms).limit(bindparam("limit"))
-    return RowStatement(AgainRow, in_order.with_for_update(skip_locked=True))
+    return RowStatement(ReadyRow, in_order.with_for_update(skip_locked=True))
 
 
 _LOCK = PerDialect(_lock)

@@ -1,7 +1,7 @@
 """Retry messages, copies of messages that members sent back: WAITING_RETRY → READY, in topic `%RETRY%<group>`.
 
-When its retry interval is over, a message becomes an ordinary, new message of that topic, without a message group. The
-copy names its parent (`copy_of`); its properties say where it comes from.
+When the retry interval of a message is over, an ordinary, new message of that topic replaces it, without a message
+group. This copy names its parent (`copy_of`); its properties name the first topic and key.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class _ParentRow(NamedTuple):
 
 
 def requeue(tx: Transaction, group: Group, rows: Sequence[DeliveryRow]) -> None:
-    """Replace deliveries whose rows the caller has locked by retry messages (at most one step of them).
+    """Replace at most one step of deliveries by retry messages. The caller has locked the deliveries.
 
-    The rows go at once; the retry messages are written at the end of the transaction (`NewRetries`).
+    The deliveries end at once; the retry messages are written at the end of the transaction (`NewRetries`).
     """
     deliveries.end(tx, Ending.RETRY_TOPIC, ((group.group_id, each.message_key) for each in rows))
     tx.at_end(NewRetries).returns += [(group, each) for each in rows]
 
 
 class NewRetries:
-    """The retry messages of a transaction, written group by group, in one order."""
+    """The retry messages of a transaction. They are written by group, in one order."""
 
     order: ClassVar = FinishOrder.RETRIES
 
@@ -64,7 +64,7 @@ class NewRetries:
 def _write(tx: Transaction, group: Group, rows: Sequence[DeliveryRow]) -> None:
     names = {"for_group": group.group_id, "keys": encode_column(each.message_key for each in rows)}
     parents = {row.message_key: row for row in _PARENTS.rows(tx.conn, names)}
-    # The others are of a deleted topic and go with it.
+    # The others are of a deleted topic, and are removed with it.
     kept = [row for row in rows if row.message_key in parents]
     if kept:
         _copy(tx, group, kept, parents)
@@ -96,7 +96,7 @@ def copies_of(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
 
 
 def first_key_of(conn: Connection, group: Group, key: int) -> int:
-    """A message's first key: for a message in the group's own retry topic that of its origin, else its own."""
+    """A message's first key: in the group's own retry topic the key of its origin, else its own key."""
     own_id = _topic_id(conn, group)
     return key if own_id is None else _first_key(conn, own_id, key)
 
@@ -118,12 +118,12 @@ def properties_of(stored: str | None) -> dict[str, str]:
 
 
 def as_it_was_sent(stored: str | None) -> str | None:
-    """The stored properties of a copy without the server's own, as in the message it comes from."""
+    """The stored properties of a copy as its producer sent them, without those that the server added."""
     return as_stored(unmarked(properties_of(stored)))
 
 
 def as_stored(value: Sequence[str] | Mapping[str, str]) -> str | None:
-    """Keys or properties as a message's row has them."""
+    """Keys or properties as a row of `message` has them."""
     return json.dumps(value, ensure_ascii=False) if value else None
 
 
@@ -183,10 +183,10 @@ PARENT_RESETS = "popmq.parent-resets"
 
 
 class RetryOrigin(NamedTuple):
-    """Where a copy comes from.
+    """The origin of a retry message.
 
     `failures`: how often the message has failed. `resets`: how often an operator had moved the group's progress in the
-    queue of the failed message; a later move back delivers the message itself again.
+    queue of the failed message. After a later move back, the message itself is delivered again.
     """
 
     topic_name: str
@@ -212,7 +212,7 @@ def unmarked(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def retry_origin_of(properties: Mapping[str, str]) -> RetryOrigin:
-    """The lineage of a message in a retry topic. Only the server writes there, so the properties are trusted."""
+    """The lineage of a message in a retry topic. Only the server writes there, so its properties are trusted."""
     return RetryOrigin(
         properties[RETRY_TOPIC],
         int(properties[RECONSUME_TIME]),

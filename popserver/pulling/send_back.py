@@ -166,7 +166,7 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
     died = dead_letters.of_messages(tx.conn, group.group_id, [each.message_key for each in origins.values()])
     dead = {each.origin_key for each in died if each.redrive_state is None}
     # Waiting rows are read before copies: a row that ends in between has left a copy.
-    waiting = delivered.of_these(tx.conn, group.group_id, sorted(requests))
+    waiting = delivered.among(tx.conn, group.group_id, sorted(requests))
     copies = tx.conn.execute(_COPIES, names | {"retry_topic_id": own_id}).all() if own_id is not None else []
     stale = {row.copy_of for row in copies if retry_origin_of(properties_of(row.properties)).resets < row.resets}
     failures = {key: each.failures for key, each in firsts.items()}

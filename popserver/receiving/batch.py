@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from popserver.delivery.queues_to_read import OpenFrom, ReadyFrom, ReadySearch
-from popserver.delivery.ready import AgainRow, RedrivenRow
+from popserver.delivery.ready import ReadyRow, RedrivenRow
 from popserver.engine.transaction import Phase, Request, Transaction
 from popserver.fifo.positions import MessageGroupKey
 from popserver.filters import Filter
@@ -254,7 +254,7 @@ def remember_first(
         tx.after_commit.append(tx.remembered(kind).saw(search, first_ms, tx.now_ms))
 
 
-def load_again(tx: Transaction, batch: ReceiveBatch, again: Sequence[AgainRow | RedrivenRow]) -> list[Candidate]:
+def load_again(tx: Transaction, batch: ReceiveBatch, again: Sequence[ReadyRow | RedrivenRow]) -> list[Candidate]:
     """The messages that are READY again."""
     attempts = {row.message_key: row.attempt + 1 for row in again}
     found = by_keys(tx.conn, attempts, batch.bodies)

@@ -31,7 +31,7 @@ from popserver.delivery import deliveries, ready
 from popserver.delivery.deliveries import NewDelivery
 from popserver.delivery.history import Moved, record
 from popserver.delivery.queues_to_read import OpenFrom, ReadyFrom
-from popserver.delivery.ready import AgainRow
+from popserver.delivery.ready import ReadyRow
 from popserver.engine.transaction import STEP_ROWS_MAX, Transaction, carries_out
 from popserver.fifo import moving_starts
 from popserver.fifo.positions import MessageGroupKey
@@ -207,7 +207,7 @@ def _old_and_new(
     tx: Transaction,
     batch: ReceiveBatch,
     queues: Sequence[QueueToScan],
-    ready_again: Sequence[AgainRow],
+    ready_again: Sequence[ReadyRow],
     *,
     heads_only: bool,
 ) -> tuple[list[Candidate], Sequence[OpenGroup], bool]:

@@ -140,7 +140,7 @@ def _without_delivery(tx: Transaction, batch: ReceiveBatch, rows: list[MessageRo
     """The messages that have no delivery yet. In a group's own topic, messages redriven to it have one."""
     if not rows or owner_of(batch.topic.name) != batch.group.name:
         return rows
-    with_delivery = delivered.of_these(tx.conn, batch.group.group_id, (row.message_key for row in rows))
+    with_delivery = delivered.among(tx.conn, batch.group.group_id, (row.message_key for row in rows))
     return [row for row in rows if row.message_key not in with_delivery]
 
 
