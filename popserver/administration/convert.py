@@ -239,7 +239,7 @@ def repaired(row: RepairedRow) -> wire.StuckRow:
     stuck, at = row.broken.stuck, row.names
     return wire.StuckRow(
         invariant=stuck.name,
-        repair=stuck.does,
+        repair=stuck.effect,
         group=None if at.group is None else convert.as_resource(at.group),
         topic=None if at.topic is None else convert.as_resource(at.topic),
         queue_id=at.queue_number,

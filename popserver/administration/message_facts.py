@@ -65,7 +65,7 @@ def message_facts(
         if scheduled is None:
             raise
         broken = broken_delay(conn, scheduled.pending_id, times)
-        stuck = None if broken is None else broken.says
+        stuck = None if broken is None else broken.symptom
         return MessageFacts(group, None, scheduled=scheduled, stuck=stuck), []
     copies = _copies(conn, group, key)
     origin_key = _first_key(conn, group, key)
@@ -187,7 +187,7 @@ def _stuck(conn: Connection, group: Group, key: int, found: MessageFacts, times:
         return None
     topic_id = by_key.heads(conn, [key])[key].topic_id
     broken = broken_around(conn, group.group_id, topic_id, key, found.message_group, times)
-    return None if broken is None else broken.says
+    return None if broken is None else broken.symptom
 
 
 def _hold(conn: Connection, row: DeliveryRow | None) -> HoldFacts | None:

@@ -33,7 +33,7 @@ PARTIAL = ".partial"
 
 
 class WouldReplace(Exception):
-    """A file or a database is there already; `what` says what would be lost."""
+    """The file or the database exists already; `what` names the data that would be lost."""
 
     def __init__(self, what: str, way_out: str) -> None:
         super().__init__(f"this {what}; {way_out}, or replace it with --yes")
@@ -46,7 +46,7 @@ def backup(url: str, file: Path, *, replace: bool) -> dict[str, Any]:
     For SQLite it is one consistent state, also while a server writes. Raises `StoreUnavailable`.
     """
     _check_free(file, replace=replace)
-    # The server of a replaced database would go on with the old file, and lose all at its end.
+    # A server that uses the replaced file would keep writing to the old file, and lose it all when it stops.
     if file.with_name(file.name + "-wal").exists():
         raise StoreUnavailable(
             f"{file} is a database in use, because it has a file {file.name}-wal; choose another file"
@@ -65,14 +65,14 @@ def backup(url: str, file: Path, *, replace: bool) -> dict[str, Any]:
                 revision = migrate.HEAD
                 url, password = _address(database)
                 options = [f"--dbname={url}", *_DUMP, *_tables(database), f"--file={partial}"]
-                _said_by("pg_dump", options, database.name, password)
+                _output_of("pg_dump", options, database.name, password)
             finally:
                 database.close()
     return {"backup": str(file), "schema": revision, "bytes": file.stat().st_size}
 
 
 def restore(url: str, file: Path, *, replace: bool) -> dict[str, Any]:
-    """Make the database what the backup has, while no server runs. An existing one is replaced only with `replace`.
+    """Restore the database from a backup, while no server runs. An existing database is replaced only with `replace`.
 
     Raises `StoreUnavailable`.
     """
@@ -93,10 +93,10 @@ def _restore_sqlite(target: Path, file: Path, *, replace: bool) -> str:
             raise WouldReplace(f"replaces {target} with {_contents_of(target)}", "restore into another file")
         with _new_file(target, replace=True) as partial:
             _copy_sqlite(file, partial)
-            # What can fail comes first: from here on the replaced database is whole, or it is gone.
+            # The steps that can fail come first. After them the replaced database is either complete or removed.
             _flush(partial)
             _move_wal_into(target)
-            # Of the replaced database; with the new file they would damage it.
+            # These files belong to the replaced database. SQLite would apply them to the new file and damage it.
             for beside in ("-wal", "-shm", "-journal"):
                 target.with_name(target.name + beside).unlink(missing_ok=True)
     return revision
@@ -107,7 +107,7 @@ def _restore_postgres(url: str, file: Path, *, replace: bool) -> str:
         _check_unused(database)
         # First, because reading the whole file takes long, and the database is locked while it is restored.
         revision = _checked(file, _revision_of_dump(file))
-        _said_by("pg_restore", ["--file=/dev/null", str(file)], str(file), {})
+        _output_of("pg_restore", ["--file=/dev/null", str(file)], str(file), {})
         _check_unused(database)  # again: a server may have started while the file was read
         found = migrate.revision(database)
         if found is not None:
@@ -118,7 +118,7 @@ def _restore_postgres(url: str, file: Path, *, replace: bool) -> str:
                     f"replaces the tables in {database.name} with {contents}", "restore into another one"
                 )
             migrate.check(database)
-        # Without PopMQ's schema, tables of these names are another program's: they stay, and the restore fails.
+        # Without PopMQ's schema, tables with these names belong to another program: they stay, and the restore fails.
         before = "" if found is None else _drops()
         _replay(database, file, before=before, after=_functions(database, revision))
         return revision
@@ -130,7 +130,7 @@ def _check_unused(database: Database) -> None:
 
 
 def _drops() -> str:
-    """SQL that drops everything of PopMQ, as far as it exists; a user's own view on it makes it fail."""
+    """SQL that drops PopMQ's functions, views and tables, if they exist. It fails if a user's own view uses them."""
     tables = ", ".join((*metadata.tables, "alembic_version"))
     return (
         f"DROP FUNCTION IF EXISTS {', '.join(migrate.NAMES)};\n"
@@ -140,14 +140,14 @@ def _drops() -> str:
 
 
 def _tables(database: Database) -> list[str]:
-    """Options of `pg_dump` for what belongs to PopMQ: users have their own tables in the same database."""
+    """Options of `pg_dump` for only PopMQ's tables and views: users have their own tables in the same database."""
     with database.read() as conn:
         schema = migrate.schema_of(conn)
     return [f"--table={schema}.{name}" for name in ("alembic_version", *metadata.tables, *VIEWS)]
 
 
 def _functions(database: Database, revision: str) -> str:
-    """SQL of the functions, which are not in a dump. Those of an older schema come with its upgrade."""
+    """SQL of the functions, which a dump does not have. The upgrade of an older schema creates them."""
     if revision != migrate.HEAD:
         return ""
     with plain_errors(database.name), database.reading.connect() as conn:
@@ -168,22 +168,22 @@ def _replay(database: Database, file: Path, *, before: str, after: str) -> None:
         f"--dbname={url}",
     ]
     with (
-        tempfile.TemporaryFile("w+") as dump_said,
-        tempfile.TemporaryFile("w+") as said,
-        _started("psql", options, said, password, stdin=subprocess.PIPE) as psql,
-        _started("pg_restore", ["--no-owner", "--file=-", str(file)], dump_said, {}) as dump,
+        tempfile.TemporaryFile("w+") as dump_errors,
+        tempfile.TemporaryFile("w+") as errors,
+        _start("psql", options, errors, password, stdin=subprocess.PIPE) as psql,
+        _start("pg_restore", ["--no-owner", "--file=-", str(file)], dump_errors, {}) as dump,
     ):
         assert psql.stdin is not None
         assert dump.stdout is not None
-        with suppress(BrokenPipeError), psql.stdin as script:  # psql ends at the first error, and says it
+        with suppress(BrokenPipeError), psql.stdin as script:  # psql ends at the first error, and reports it
             script.write(f"{sessions.BEGIN};\n{database.begin_statement};\n{migrate.LOCK};\n{before}".encode())
             shutil.copyfileobj(dump.stdout, script)
             if dump.wait() == 0:
                 script.write(f"{after}\nCOMMIT;\n".encode())
         dump.stdout.close()
         psql.wait()
-        _check_ended("psql", psql.returncode, said, database.name)
-        _check_ended("pg_restore", dump.wait(), dump_said, str(file))
+        _check_ended("psql", psql.returncode, errors, database.name)
+        _check_ended("pg_restore", dump.wait(), dump_errors, str(file))
 
 
 def _existing(file: Path) -> Path:
@@ -201,7 +201,7 @@ def _revision_of(file: Path) -> str:
 
 def _revision_of_dump(file: Path) -> str:
     """The schema's revision in a file of `pg_dump`, without a database."""
-    table = _said_by("pg_restore", ["--data-only", "--table=alembic_version", "--file=-", str(file)], str(file), {})
+    table = _output_of("pg_restore", ["--data-only", "--table=alembic_version", "--file=-", str(file)], str(file), {})
     lines = iter(table.splitlines())
     return next((next(lines, "") for line in lines if line.startswith("COPY ")), "")
 
@@ -219,11 +219,11 @@ def _checked(file: Path, revision: str) -> str:
 
 
 def _copy_sqlite(source: Path, target: Path) -> None:
-    """Copy one consistent state. Readers and the server's writer go on meanwhile."""
+    """Copy one consistent state. Readers and the server's writer continue meanwhile."""
     with _open(source) as conn:
         (page,) = conn.execute("PRAGMA page_size").fetchone()
         if source.stat().st_size % page:  # SQLite would read zeros for the missing part, without an error
-            raise StoreUnavailable(f"{source} ends in the middle of a page; it was not copied whole")
+            raise StoreUnavailable(f"{source} ends in the middle of a page, so it is incomplete; copy the file again")
         conn.execute("VACUUM INTO ?", (str(target),))
     with _open(target) as conn:
         (found,) = conn.execute("PRAGMA quick_check(1)").fetchone()
@@ -232,7 +232,7 @@ def _copy_sqlite(source: Path, target: Path) -> None:
 
 
 def _move_wal_into(file: Path) -> None:
-    """Move the WAL of a database that no server uses into its file. A damaged one is left as it is."""
+    """Move the WAL of a database that no server uses into its file. A damaged database stays as it is."""
     if file.exists():
         with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as conn:
             conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -273,7 +273,7 @@ def _new_file(file: Path, *, replace: bool) -> Iterator[Path]:
 
 
 def _contents_of(file: Path) -> str:
-    """What is in a SQLite database of PopMQ; of any other file its size."""
+    """The contents of a SQLite database of PopMQ in words; of any other file its size."""
     try:
         with _open(file) as conn:
             return _contents(*conn.execute(_CONTENTS).fetchone())
@@ -285,7 +285,7 @@ def _contents(topics: int, messages: int) -> str:
     return f"{topics:,} topics and {messages:,} messages"
 
 
-# From the queues' counters, because counting the messages takes long.
+# From the counters of queues, because to count messages takes long.
 _CONTENTS = "SELECT COUNT(DISTINCT topic_id), COALESCE(SUM(next_offset - min_offset), 0) FROM queue"
 
 
@@ -303,11 +303,12 @@ def _flush(path: Path) -> None:
 
 
 def _address(database: Database) -> tuple[str, dict[str, str]]:
-    """The database's URL for client programs, and their environment, which has the password: others see arguments."""
+    """The database's URL for client programs, and their environment with the password: others can see arguments."""
     if _KEY_PASSWORD in database.url.query:
         raise StoreUnavailable(
-            f"{database.name} has the option {_KEY_PASSWORD}, which client programs of Postgres take only where others"
-            " can see it; put it into a connection service file (PGSERVICEFILE), and give the URL ?service=NAME"
+            f"{database.name} has the option {_KEY_PASSWORD}, which client programs of Postgres take only as an"
+            " argument, and others can see arguments; put it into a connection service file (PGSERVICEFILE), and give"
+            " the URL ?service=NAME"
         )
     arguments = database.connections.arguments
     password = arguments.get("password")
@@ -322,15 +323,15 @@ def _address(database: Database) -> tuple[str, dict[str, str]]:
     return open_part.render_as_string(hide_password=False), {"PGPASSWORD": str(password)} if password else {}
 
 
-def _said_by(tool: str, options: Sequence[str], subject: str, environment: Mapping[str, str]) -> str:
-    """What a client program of Postgres writes. `subject` is what it works on, for errors."""
-    with tempfile.TemporaryFile("w+") as errors, _started(tool, options, errors, environment) as process:
+def _output_of(tool: str, options: Sequence[str], subject: str, environment: Mapping[str, str]) -> str:
+    """The output of a client program of Postgres. `subject`: what it works on, for errors."""
+    with tempfile.TemporaryFile("w+") as errors, _start(tool, options, errors, environment) as process:
         output, _ = process.communicate()
         _check_ended(tool, process.returncode, errors, subject)
     return output.decode(errors="replace")
 
 
-def _started(
+def _start(
     tool: str,
     options: Sequence[str],
     errors: IO[str],
@@ -338,7 +339,7 @@ def _started(
     *,
     stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """A client program of Postgres that runs. It writes errors into a file, so that it never waits for a reader."""
+    """Start a client program of Postgres. It writes errors into a file, so that it never waits for a reader."""
     program = shutil.which(tool)
     if program is None:
         raise StoreUnavailable(
@@ -355,17 +356,17 @@ def _started(
 
 
 def _check_ended(tool: str, code: int, errors: IO[str], subject: str) -> None:
-    """Raise `StoreUnavailable` with the error that a program said, unless it ended well."""
+    """Raise `StoreUnavailable` with the error that a program reported, unless it succeeded."""
     if code == 0:
         return
     errors.seek(0)
     # The hint of Postgres would be DROP … CASCADE, which destroys what users have made.
-    said = [line for line in errors.read().splitlines() if line and not line.startswith("HINT:")] or [str(code)]
-    first = next((number for number, line in enumerate(said) if "ERROR:" in line), -1)
+    lines = [line for line in errors.read().splitlines() if line and not line.startswith("HINT:")] or [str(code)]
+    first = next((number for number, line in enumerate(lines) if "ERROR:" in line), -1)
     way_out = ""
-    if any("version mismatch" in line for line in said):
+    if any("version mismatch" in line for line in lines):
         way_out = "; install the client programs of the server's version or newer, first in PATH"
-    raise StoreUnavailable(f"{tool} failed for {subject}: {' '.join(said[first:])}{way_out}")
+    raise StoreUnavailable(f"{tool} failed for {subject}: {' '.join(lines[first:])}{way_out}")
 
 
 _KEY_PASSWORD = "sslpassword"  # noqa: S105 - a name; libpq has no environment variable for it

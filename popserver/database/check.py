@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - the words in the statements are our own
-"""Checks a database: the database's own check for damage, and PopMQ's invariants, as queries that must find no rows."""
+"""Checks a database for damage, and for rows that break PopMQ's invariants."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from popserver.model.names import RETRY_PREFIX
 from popserver.model.states import CopyKind, LetterState, RedriveState, State
 from popserver.model.topic import OFFSET_BITS
 
-LOOKS_MAX = 50  # 20 ms apart: a Postgres backend ends a moment after its server has stopped
+CHECKS_MAX = 50  # 20 ms apart: a Postgres backend ends a moment after its server has stopped
 
 # A plan has a column for each state of its messages.
 _MISCOUNTED = " OR ".join(
     f"p.{state.lower()} <> (SELECT COUNT(*) FROM redrive r WHERE r.plan_id = p.plan_id AND r.state = '{state}')"
     for state in RedriveState
 )
-# Each query counts rows that must not exist. These keep no message from being delivered.
+# Each query counts rows that must not exist, but that keep no message from being delivered.
 _WRONG = {
     "a message that waits though its retry is there": f"""
         SELECT COUNT(*) FROM delivery d
@@ -72,17 +72,17 @@ _WRONG = {
         JOIN delivery h ON h.group_id = b.group_id
              AND h.message_key = {FIRST_OF_GROUP}
         WHERE b.open_since_ms IS NOT NULL AND NOT {is_shown_as("h.state", State.READY)}""",
-    "a lite client whose group or topic is gone": """
+    "a lite client of a group or topic that does not exist": """
         SELECT COUNT(*) FROM lite_client c
         WHERE NOT EXISTS (SELECT 1 FROM consumer_group g WHERE g.group_id = c.group_id)
            OR NOT EXISTS (SELECT 1 FROM topic t WHERE t.topic_id = c.topic_id)""",
-    "a lite topic whose topic is gone": """
+    "a lite topic of a topic that does not exist": """
         SELECT COUNT(*) FROM lite_topic l WHERE NOT EXISTS (SELECT 1 FROM topic t WHERE t.topic_id = l.topic_id)""",
     "a topic that miscounts its lite topics": """
         SELECT COUNT(*) FROM topic t WHERE t.deleted_at_ms IS NULL
         AND t.lite_topics <> (SELECT COUNT(*) FROM lite_topic l WHERE l.topic_id = t.topic_id)""",
 }
-# All that is true of a store whether or not a server runs.
+# The invariants that hold whether or not a server runs.
 INVARIANTS = _WRONG | {each.name: each.count() for each in STUCK if not each.is_late}
 
 
@@ -108,7 +108,7 @@ def check_unused(database: Database, conn: Connection) -> None:
     """Raise `StoreUnavailable` while a server uses this Postgres. A SQLite file has a lock for that."""
     if not database.is_shared:
         return
-    for _ in range(LOOKS_MAX):
+    for _ in range(CHECKS_MAX):
         if not (count := conn.execute(_OTHERS).scalar_one()):
             return
         conn.execute(_WAIT)
@@ -135,7 +135,7 @@ def compact(database: Database) -> tuple[int, int]:
     return before, file.stat().st_size
 
 
-# A transaction sees the connections as they were at its first look, unless it forgets them.
+# A transaction reads `pg_stat_activity` once and keeps that snapshot, until it is cleared.
 _WAIT = text("SELECT pg_sleep(0.02), pg_stat_clear_snapshot()")
 _OTHERS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name ~ '^popmq( |$)'"

@@ -1,4 +1,4 @@
-"""Opens the database, and turns errors of its driver into plain sentences.
+"""Opens the database, and turns errors of its driver into `PopError`s with plain sentences.
 
 SQLite: a file has one writing connection (WAL and synchronous=FULL, which are verified) and readers that cannot write.
 A second server on the same file is refused. Postgres: any number of servers use one database. Connections are in
@@ -61,7 +61,7 @@ class Database:
         """Connects lazily. Creates a SQLite file, readable only by this user, unless it `must_exist`.
 
         `own_process`: only the server uses SQLite in this process, so it may use the newer SQLite of `pysqlite3`.
-        `only_reads`: a standby of Postgres will do if the URL asks for one.
+        `only_reads`: a standby of Postgres is enough, if the URL asks for one.
         Raises `StoreUnavailable`.
         """
         self.url = parse_url(url)
@@ -94,7 +94,7 @@ class Database:
 
     @property
     def name(self) -> str:
-        """The URL without its password, for log lines and error sentences."""
+        """The URL without its password, for logs and errors."""
         return shown(self.url)
 
     def connect_writer(self) -> Connection:
@@ -117,8 +117,9 @@ class Database:
 
     @property
     def begin_statement(self) -> str:
-        """How a writing transaction begins. SQLite locks at once, or two readers that become writers would block. On
-        Postgres each statement sees what was committed while the one before it waited for a lock."""
+        """How a writing transaction begins. SQLite locks the file at once: otherwise two readers that become writers
+        would block each other. On Postgres each statement sees the rows that were committed before it began, also while
+        the statement before it waited for a lock."""
         return "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN ISOLATION LEVEL READ COMMITTED"
 
     def begin(self, conn: Connection) -> None:
@@ -127,14 +128,14 @@ class Database:
     def commit(self, conn: Connection, notification: str = "", *, waits: bool = False) -> None:
         """Commit the transaction. The `notification` is sent to listeners when it is durable.
 
-        `waits`: also one that has written nothing waits for the synchronous standby (`postgres.commits`). Raises
-        `CommitUnknown` if Postgres gave up such a wait.
+        `waits`: the commit waits for the synchronous standby even if the transaction has written nothing
+        (`postgres.commits`). Raises `CommitUnknown` if Postgres gave up this wait.
         """
         self._warnings.clear()
         first = [BARRIER] if waits and self.durability == "full" else []
         if notification:
             first.append(f"NOTIFY {CHANNEL}, '{notification}'")  # the payload has no quotation marks
-        # All in one round trip, which takes no parameters.
+        # Several statements in one round trip; so they have no parameters.
         conn.exec_driver_sql("; ".join((*first, "COMMIT")), execution_options={"no_parameters": True})
         if (said := self._warnings.take()) is not None:
             raise CommitUnknown(

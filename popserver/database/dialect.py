@@ -1,7 +1,7 @@
-"""What the two databases do differently.
+"""The differences between the two databases.
 
-Other modules do not ask which database they use: if two statements differ, `choose` takes the right one. There are two
-exceptions: `database.py` opens the databases differently, and `rows.py` compiles JSON functions for each.
+Other modules do not ask which database they use. There are two exceptions: `database.py` opens the databases
+differently, and `rows.py` compiles JSON functions for each.
 
 SQLite has one writer, which needs no locks. Its driver releases the GIL at each step of a statement, and the event loop
 takes it each time: under load, for 32 rows the switches cost more than the work. So a result is fetched as one row, and
@@ -48,7 +48,7 @@ T = TypeVar("T")
 Reader = Callable[[Connection, Names], Iterable[Sequence[Any]]]
 Rows = Sequence[tuple[Any, ...]]
 
-# The `info` of columns that `Dialect.insert` leaves null.
+# The `info` of columns that `Dialect.insert` does not write: they keep their defaults.
 NOT_INSERTED = {"inserted": False}
 _ROWS_PER_STATEMENT_MAX = 64
 _COPY_TYPES = {BigInteger: "int8", Integer: "int4", SmallInteger: "int2", Text: "text", LargeBinary: "bytea"}
@@ -62,7 +62,7 @@ class Dialect(ABC):
     has_other_writers: ClassVar[bool]
     # Whether each statement is a network round trip.
     is_remote: ClassVar[bool]
-    # Whether extracting values from stored JSON is cheaper than fetching the whole text.
+    # Whether the database extracts values from stored JSON faster than it returns the whole text.
     picks_json: ClassVar[bool]
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def has_skipped(self, conn: Connection, statement: Executable, names: Names) -> bool:
-        """Whether the query finds a row that a statement skipped because another transaction has locked it."""
+        """Whether the query still finds a row: a statement skipped it, because another transaction has locked it."""
 
     @abstractmethod
     def choose(self, plain: T, skipping: T) -> T:
@@ -122,12 +122,12 @@ class Dialect(ABC):
 
     @abstractmethod
     def schema_elsewhere(self, conn: Connection) -> tuple[str, str] | None:
-        """A schema that has PopMQ's tables and that a connection does not look into, and the one where it does; None
-        without any, or if the URL names the search path."""
+        """A schema with PopMQ's tables outside of the search path, and the schema that the connection uses; None if
+        there is none, or if the URL names the search path."""
 
     @abstractmethod
     def damage(self, conn: Connection) -> str | None:
-        """The first problem that the database's own check finds in its file; None if it finds none."""
+        """The first damage that the database's own check finds in its file; None if it finds none."""
 
 
 class Sqlite(Dialect):
@@ -207,7 +207,7 @@ class Sqlite(Dialect):
         found = str(conn.exec_driver_sql("PRAGMA integrity_check").scalar())
         if found == "ok":
             return None
-        # A first line such as "*** in database main ***" says nothing.
+        # A first line such as "*** in database main ***" is a heading.
         return next((line for line in found.splitlines() if not line.startswith("***")), found)
 
 

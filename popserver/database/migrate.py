@@ -37,8 +37,8 @@ def script_location() -> Path:
 
 # The newest migration, whose file has its number.
 HEAD = max(each.name[:4] for each in (script_location() / "versions").glob("[0-9]*.py"))
-FIRST = "0007"  # older numbers are those of schemas before this one; no migration leads from them
-# Prevents that two servers that start at the same time both migrate. All servers must use this number.
+FIRST = "0007"  # no migration leads from schemas with lower numbers
+# Only one server at a time migrates, if several start at the same time. All servers must use this number.
 LOCK = f"SELECT pg_advisory_xact_lock({0x706F706D71})"
 _ADVISORY_LOCK = text(LOCK)
 
@@ -89,7 +89,7 @@ def check(database: Database) -> None:
 
 
 def check_unchanged(database: Database) -> None:
-    """Raise `StoreUnavailable` unless this code uses the schema that is there, as the servers do that run."""
+    """Raise `StoreUnavailable` unless the database has this code's schema, which the running servers use too."""
     found = revision(database)
     if found is None or found < HEAD:
         raise StoreUnavailable(
@@ -135,7 +135,7 @@ def _create(conn: Connection, name: str) -> None:
 
 @contextmanager
 def _transaction(database: Database) -> Iterator[Connection]:
-    """A transaction for changes of the schema; on Postgres one server at a time."""
+    """A transaction that changes the schema; on Postgres one server at a time has it."""
     with plain_errors(database.name), database.writing.connect() as conn:
         database.begin(conn)
         try:

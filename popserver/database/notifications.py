@@ -1,8 +1,8 @@
-"""Notifications between servers on one Postgres: NOTIFY on one channel, in the transaction that they are about.
+"""Notifications between servers on one Postgres: NOTIFY on one channel, in the transaction of the change.
 
-A notification is only a hint: a server that gets it reads the database. So a notification that cannot be read, or that
-would be too long, counts as "everything", which is always correct. Users' own transactions (`migrations/functions.sql`)
-send two signals: `due` and `pending`.
+A notification is only a hint: a server that gets it reads the database. So a notification that cannot be decoded, or
+that would be too long, counts as "everything", which is always correct. Users' own transactions
+(`migrations/functions.sql`) send two signals: `due` and `pending`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ GROUP = "group"
 MEMBERS = "members"  # of a group that owns whole queues: members joined, left, or changed their subscriptions
 PAUSES = "pauses"  # an operator paused or resumed a group
 LITE = "lite"  # the lite topics of a client changed; its names are a group's and a topic's id, and the client's
-LITE_SHARED = "lite shared"  # other clients have some of a client's lite topics now, too or instead; the same names
-LITE_LOST = "lite lost"  # other clients have lite topics now: their names with commas between them, and the client's id
-RESETS = "resets"  # of such a group: an operator moved its progress
+LITE_SHARED = "lite shared"  # other clients got some of a client's lite topics, too or instead; the names as in LITE
+LITE_LOST = "lite lost"  # other clients have lite topics now: their names, separated by commas, and the client's id
+RESETS = "resets"  # of a group that owns whole queues: an operator moved its progress
 SUBSCRIPTIONS = "subscriptions"  # an operator deleted a group's subscription to a topic
 
 
@@ -59,7 +59,7 @@ class Notification(NamedTuple):
 
 
 def hashes_of(lite_topics: Mapping[int, Iterable[str]]) -> dict[int, set[int]]:
-    """The hashes of lite topics, by the id of their topic: they are short, and two with the same do no harm."""
+    """The hashes of lite topics, by the id of their topic. A hash is short, and equal hashes do no harm."""
     return {topic_id: {zlib.crc32(each.encode()) for each in names} for topic_id, names in lite_topics.items()}
 
 
@@ -76,14 +76,14 @@ def encode(
     listed = [[topic_id, *sorted(hashes)] for topic_id, hashes in sorted(hashes_of(ready_lite).items())]
     payload = _as_json([sender, sorted(ready_topics), sorted(invalidations), sorted(signals), listed])
     if len(payload) > PAYLOAD_BYTES_MAX and ready_lite:
-        # Without the lite topics: then all clients of these topics are woken.
+        # Without the lite topics: this wakes all clients of their topics.
         return encode(sender, {*ready_topics, *ready_lite}, invalidations, signals)
     if len(payload) > PAYLOAD_BYTES_MAX:
         payload = _as_json([sender, [], [], sorted({EVERYTHING, *signals}), []])
     return payload
 
 
-# Stands for a payload that cannot be read. Checking everything is always correct.
+# In place of a payload that cannot be decoded. To check everything is always correct.
 UNREADABLE = Notification("", signals=frozenset({EVERYTHING}))
 
 

@@ -73,8 +73,9 @@ def _rows_of_sqlite(rows: _Rows, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(_Rows, "postgresql")
 def _rows_of_postgres(rows: _Rows, compiler: SQLCompiler, **kw: Any) -> str:
-    # Postgres expects 100 rows of the function. Then it would rather read a whole table that it believes to be small,
-    # such as one of thousands of old versions, than look up each key. Of an equality it expects that few rows are left.
+    # Postgres expects 100 rows of the function. For so many keys it would read a whole table that it believes to be
+    # small, although the table may have thousands of old versions. Behind an equality it expects few rows, and so it
+    # looks up each key.
     elements = f"jsonb_array_elements(CAST({compiler.process(rows.clauses, **kw)} AS jsonb))"
     return f"(SELECT value FROM {elements} WHERE jsonb_typeof(value) = 'array')"  # noqa: S608
 
@@ -89,7 +90,7 @@ def _rows_as_json_by_postgres(rows: _RowsAsJson, compiler: SQLCompiler, **kw: An
     return f"CAST(jsonb_agg(jsonb_build_array({compiler.process(rows.clauses, **kw)})) AS text)"
 
 
-# Statements with typed rows: their columns are the fields of a NamedTuple.
+# Statements with typed rows, whose columns are the fields of a NamedTuple.
 
 Row = TypeVar("Row", bound=NamedTuple)
 
@@ -113,7 +114,7 @@ class RowStatement(Generic[Row]):
 
 
 class RowQuery(Generic[Row]):
-    """A query with many narrow rows, which are fetched in the fastest way of each database."""
+    """A query with many narrow rows, which it fetches in the fastest way of each database."""
 
     def __init__(self, kind: type[Row], query: Select[Any]) -> None:
         _check_columns(kind, query)

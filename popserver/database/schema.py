@@ -61,8 +61,8 @@ def in_states(column: ColumnElement[str], *states: State) -> ColumnElement[bool]
 
 
 def still_in(column: ColumnElement[str], *states: State) -> ColumnElement[bool]:
-    """The same for a row that is looked up by its key: a partial index cannot be used. On Postgres it would look cheap
-    whenever it was empty at the last VACUUM, however many old versions it has."""
+    """The same for a row that is found by its key: no partial index fits it. If a partial index was empty at the last
+    VACUUM, Postgres believes that it is cheap, and would read all old versions in it."""
     return in_states(column.concat(literal_column("''")), *states)
 
 
@@ -78,7 +78,7 @@ def _table(name: str, *items: SchemaItem, key: Sequence[str] = (), **options: An
 
 
 def _have_key_on_postgres(table: Table, columns: str) -> None:
-    """Another primary key than on SQLite."""
+    """Give the table another primary key on Postgres than on SQLite."""
     key = f"{table.name}_pk"
     changed = f"ALTER TABLE {table.name} DROP CONSTRAINT {key}, ADD CONSTRAINT {key} PRIMARY KEY ({columns})"
     event.listen(table, "after_create", DDL(changed).execute_if(dialect="postgresql"))  # type: ignore[no-untyped-call]
@@ -112,8 +112,8 @@ topic = _table(
 )
 _partial_index("topic_name", topic.c.namespace, topic.c.name, unique=True, where=topic.c.deleted_at_ms.is_(None))
 
-# Few rows that each transaction changes. If a page begins nearly empty, it has room for many versions of its rows, and
-# these need no entries in indexes (docs/design/0024).
+# For tables with few rows that change often. If a page begins nearly empty, it has room for many versions of its rows,
+# and such versions need no index entries (docs/design/0024).
 _CHANGES_OFTEN = {"fillfactor": "10"}
 
 queue = _table(
@@ -146,7 +146,7 @@ consumer_group = _table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("deleted_at_ms", BigInteger),
     Column("fifo_interval_ms", Integer, nullable=False, server_default=str(FIFO_INTERVAL_MS)),
-    # Which lite topics its clients get; NULL: all of them, as any topic's messages.
+    # Which lite topics its clients get; NULL: all of them, like the messages of an ordinary topic.
     Column("lite", Text, CheckConstraint(f"lite IN ({_listed(*LiteModel)})", name="consumer_group_lite")),
     CheckConstraint(f"history IN ({_listed(*HistoryLevel)})", name="consumer_group_history"),
     sqlite_autoincrement=True,
@@ -213,7 +213,7 @@ _partial_index("message_retry_once", message.c.copy_of, message.c.topic_id, uniq
 IN_A_GROUP = and_(message.c.message_group.is_not(None), IS_ORIGINAL)
 _partial_index("message_of_group", message.c.message_group, message.c.message_key, where=IN_A_GROUP)
 
-# The messages with a key, for finding them (`messages.keyed`). Only originals.
+# The index of originals by their keys (`messages.keyed`).
 keyed_message = _table(
     "keyed_message",
     Column("block", BigInteger, nullable=False),  # the message key without its low 12 bits
@@ -235,7 +235,8 @@ pending = _table(
     Column("transaction_id", Text),
     Column("checks", Integer, nullable=False, server_default="0"),  # how many checks were sent
     Column("client_id", Text, nullable=False, server_default=""),  # its producer, which gets checks too
-    # 1: by a user's own transaction (popmq_enqueue). Part of the key, so that the broker does not wait for that.
+    # 1: by a user's own transaction (popmq_enqueue). Part of the unique key, so that an insert of the broker does not
+    # wait for that transaction.
     Column("enqueued", SmallInteger, nullable=False, server_default="0"),
     Column("born_at_ms", BigInteger, nullable=False),
     *_content(),
@@ -256,8 +257,8 @@ def is_half(row: FromClause) -> ColumnElement[bool]:
 IS_HALF = is_half(pending)
 _partial_index("pending_due", pending.c.due_at_ms, where=IS_DELAYED)
 _partial_index("pending_check", pending.c.topic_id, pending.c.due_at_ms, where=IS_HALF)
-# Not IS_HALF alone: Postgres may take this index for checks that are due, and read all of it, when it has fewer levels
-# than theirs (docs/design/0024).
+# Not IS_HALF alone: for due checks Postgres might take this index instead of `pending_check`, because it has fewer
+# levels, and read all of it (docs/design/0024).
 IS_HALF_OF_CLIENT = and_(IS_HALF, pending.c.client_id > literal_column("''"))
 _partial_index("pending_of_client", pending.c.client_id, where=IS_HALF_OF_CLIENT)
 _WAITS_IN_ORDER = pending.c.message_group.is_not(None)
@@ -281,9 +282,8 @@ progress = _table(
     Column("next_offset", BigInteger, nullable=False),  # the first offset not yet read; in mode PULL, not yet consumed
     # How often an operator has moved it. A member's commit with an older count is refused.
     Column("resets", Integer, nullable=False, server_default="0"),
-    # Where the messages of message groups begin that are not done: no message before it has a delivery in a message
-    # group without a start of its own, or gets one without a reset. It may be too low: `fifo.moving_starts` moves
-    # it on now and then.
+    # No message before it has a delivery, or gets one without a reset, in a message group without a start of its own
+    # (`fifo.start_offsets`). It may be too low, because a receive advances it only from time to time.
     Column("start_offset", BigInteger, nullable=False, server_default="0"),
     key=("group_id", "queue_id"),
     postgresql_with=_CHANGES_OFTEN,
@@ -302,7 +302,7 @@ message_group_progress = _table(
     Column("open_since_ms", BigInteger),
     # Of a lite topic: a client that subscribes to it, NULL for none. Empty: it is for every client of the group.
     Column("subscriber", Text, server_default=""),
-    # 1: of the messages up to the scan only the one at `next_offset` is READY, so the others need not be looked for.
+    # 1: of the messages up to the scan only the one at `next_offset` is READY, so no receive searches for others.
     Column("is_single", SmallInteger, nullable=False, server_default="0"),
     key=("group_id", "queue_id", "message_group"),
     postgresql_with={"fillfactor": "70"},
@@ -310,8 +310,8 @@ message_group_progress = _table(
 # On Postgres the offset is part of the key (docs/design/0024), because a new version is compared with all that have its
 # key, and a user's open transaction keeps them. The lock on the progress keeps positions unique (`database.check`).
 _have_key_on_postgres(message_group_progress, "group_id, queue_id, message_group, next_offset")
-# For the first position in a queue (`fifo.moving_starts`). Other looks have none of its expressions;
-# those by `newest.group_of` have another one.
+# For the first position in a queue (`fifo.moving_starts`). No other statement uses its expressions; `newest.group_of`
+# is another expression of the group. So Postgres cannot take this index where it would read old versions.
 Index(
     "message_group_first",
     *(message_group_progress.c[each] * literal_column("1") for each in ("group_id", "queue_id", "next_offset")),
@@ -319,7 +319,7 @@ Index(
 _OPEN = message_group_progress.c.open_since_ms.is_not(None)
 _index_of_group(message_group_progress, "message_group_open", "topic_id", "subscriber", "open_since_ms", where=_OPEN)
 
-# A message group that is not done for long has a start offset of its own, so that its queue's can move on.
+# A message group that is unfinished for long has a start offset of its own, so that the start of its queue can advance.
 message_group_start = _table(
     "message_group_start",
     Column("group_id", BigInteger, nullable=False),
@@ -362,7 +362,8 @@ lite_client = _table(
     key=("client_id", "group_id", "topic_id"),
 )
 
-# A message that is held or waits. An ack deletes the row, so work depends on messages in flight, not on the backlog.
+# A message that is held or waits. An ack deletes the row, so work depends on messages in flight, not on the backlog. A
+# new column comes last, because ALTER TABLE adds it there.
 delivery = _table(
     "delivery",
     Column("group_id", BigInteger, nullable=False),
@@ -372,11 +373,11 @@ delivery = _table(
     Column("attempt", Integer, nullable=False),
     Column("hold_id", BigInteger, nullable=False),
     Column("visible_at_ms", BigInteger, nullable=False),
-    Column("holder", Text, nullable=False),
+    Column("holder", Text, nullable=False),  # SIMPLE, PUSH or ORPHAN
     Column("client_id", Text, nullable=False),
     Column("message_group", Text),
     Column("attempt_id", Text),  # the id of the receive, by which a repeated receive finds its messages
-    # How many attempts did not count: it was given back, or its lite topic suspended.
+    # How many attempts did not count, because it was given back or its lite topic was suspended.
     Column("uncounted", Integer, nullable=False, server_default="0", info=NOT_INSERTED),
     CheckConstraint(f"state IN ({_listed(*STORED)})", name="delivery_state"),
     CheckConstraint(f"holder IN ({_listed(*Holder)})", name="delivery_holder"),
@@ -385,13 +386,13 @@ delivery = _table(
     postgresql_with={"fillfactor": "70"},
 )
 
-# On Postgres what grows without a limit is part of the key (docs/design/0024): a new version is compared with all that
-# have its key. Deliveries begin with 0; the lock on the group's progress keeps messages from having two
-# (`database.check`).
+# On Postgres `uncounted`, which grows without a limit, is part of the key (docs/design/0024): a new version is compared
+# with all versions of its key. So the key does not prevent a second delivery of a message. The lock of the group's
+# progress does; for a redrive the lock of the dead letter, for a send-back the lock of the message (`database.check`).
 _have_key_on_postgres(delivery, "group_id, message_key, uncounted")
 
 # When a page of an index is full, Postgres merges the entries of one key into a list, and reads a list from the oldest
-# entry on. In these indexes the newest version of a row is looked for first (`database.newest`).
+# entry on. In these indexes a search has to meet the newest version of a row first (`database.newest`).
 for _changed, *_indexes in ((queue, "queue_pkey", "queue_number"), (pending, "pending_pkey"), (progress, "progress_pk"),
                           (delivery, "delivery_pk"),
                           (message_group_progress, "message_group_progress_pk")):  # fmt: skip
@@ -403,15 +404,15 @@ for _changed, *_indexes in ((queue, "queue_pkey", "queue_number"), (pending, "pe
         )
 
 WITH_TIME = in_states(delivery.c.state, *TIMED)
-# Without message groups: only the first message of a group may be delivered, and the group's own row says when.
+# Without message groups: only the first message of a message group may be delivered, when its position is open.
 _READY_AGAIN = and_(in_states(delivery.c.state, State.READY), delivery.c.message_group.is_(None))
 # Written with OR, because SQLite does not use the partial index for an IN.
-_LIVES_WITH_ITS_CLIENT = or_(
+_ENDS_WITH_CLIENT = or_(
     delivery.c.holder == literal_column(f"'{Holder.PUSH}'"), delivery.c.holder == literal_column(f"'{Holder.ORPHAN}'")
 )
 _partial_index("delivery_due", delivery.c.visible_at_ms, where=WITH_TIME)
 _index_of_group(delivery, "delivery_ready", "topic_id", "visible_at_ms", where=_READY_AGAIN)
-_partial_index("delivery_client", delivery.c.client_id, where=_LIVES_WITH_ITS_CLIENT)
+_partial_index("delivery_client", delivery.c.client_id, where=_ENDS_WITH_CLIENT)
 _IN_ORDER = delivery.c.message_group.is_not(None)
 _index_of_group(delivery, "delivery_of_group", "topic_id", "message_group", "message_key", where=_IN_ORDER)
 _HAS_ATTEMPT_ID = delivery.c.attempt_id.is_not(None)
@@ -479,7 +480,7 @@ redrive = _table(
     Column("reason", Text, nullable=False),
     Column("target_topic_id", BigInteger),
     Column("note", Text),
-    # Its key now: that of the copy in the dead letter topic, or a new message.
+    # Its key after the redrive: of the copy in the dead letter topic, or of a new message.
     Column("redriven_key", BigInteger),
     Column("redriven_message_id", LargeBinary),
     Column("redriven_at_ms", BigInteger),
@@ -490,16 +491,16 @@ redrive = _table(
 )
 _IS_PLANNED = redrive.c.state == literal_column(f"'{RedriveState.PLANNED}'")
 _partial_index("redrive_planned", redrive.c.plan_id, redrive.c.dead_letter_id, where=_IS_PLANNED)
-_STANDS_SOMEWHERE = redrive.c.redriven_key.is_not(None)
-_partial_index("redrive_of_key", redrive.c.redriven_key, redrive.c.group_id, where=_STANDS_SOMEWHERE)
+_HAS_REDRIVEN_KEY = redrive.c.redriven_key.is_not(None)
+_partial_index("redrive_of_key", redrive.c.redriven_key, redrive.c.group_id, where=_HAS_REDRIVEN_KEY)
 
-# An operator has paused a group: in all topics, in one topic, or for one message group of a topic. Of a message group
-# the row in `message_group_progress` exists as long as the pause, and is never open.
+# An operator has paused a group: in all topics, in one topic, or for one message group of a topic. As long as a message
+# group is paused, its row in `message_group_progress` exists and is never open.
 pause = _table(
     "pause",
     Column("group_id", BigInteger, nullable=False),
     Column("topic_id", BigInteger, nullable=False),  # 0: all topics
-    Column("message_group", Text, nullable=False),  # empty: not only one
+    Column("message_group", Text, nullable=False),  # empty: all message groups
     Column("queue_id", BigInteger),  # the queue of the message group
     Column("paused_at_ms", BigInteger, nullable=False),
     Column("paused_by", Text, nullable=False),  # the access key of the operator; empty without users
@@ -532,7 +533,7 @@ server = _table(
     Column("ahead_ms", BigInteger, nullable=False, server_default="0"),  # of the database's clock
 )
 
-# The clocks' times at the last check (`maintenance.clock_notes`): one row.
+# The readings of the clocks at the last check (`maintenance.clock_notes`): one row.
 clock = _table(
     "clock",
     Column("clock_id", Integer, primary_key=True, autoincrement=False),

@@ -1,8 +1,8 @@
-"""Statements that the driver executes directly: SQLAlchemy writes the text, once for each database.
+"""Statements that the driver executes directly: SQLAlchemy compiles the text once for each database.
 
-An execution by SQLAlchemy costs 5 to 16 µs besides the database's own work, as much as the database needs for a plain
-statement: the context, the result and its columns are made anew each time. The driver's own call costs 1 µs. So a
-statement is compiled once, and only its text and the order of its parameters are kept.
+An execution by SQLAlchemy costs 5 to 16 µs besides the work of the database, about as much as a plain statement: it
+makes the context, the result and its columns anew each time. A call of the driver costs 1 µs. So a statement is
+compiled once, and only its text and the order of its parameters are kept.
 
 SQLAlchemy still executes statements whose values it has to convert, or whose text depends on their values (`IN`), and
 all statements of a connection with event listeners.
@@ -23,7 +23,7 @@ Names = Mapping[str, Any]
 
 
 class Cursor(Protocol):
-    """What was executed: a cursor of the driver, or a result of SQLAlchemy."""
+    """The result of a statement: a cursor of the driver, or a result of SQLAlchemy."""
 
     @property
     def rowcount(self) -> int: ...
@@ -79,7 +79,7 @@ def execute_text(conn: Connection, text: str, parameters: tuple[Any, ...] | Name
 
 
 def _compiled(conn: Connection, statement: Any, names: Names) -> _Compiled | None:
-    """None if the driver alone would not execute it in the same way."""
+    """The compiled statement; None if the driver alone would execute it in another way than SQLAlchemy."""
     compiled: SQLCompiler = statement.compile(dialect=conn.dialect)
     depends_on_values = compiled.post_compile_params or compiled.literal_execute_params
     converts = compiled._bind_processors or any(_converts(conn, each.type) for each in compiled._result_columns)
@@ -96,13 +96,13 @@ def _takes_columns(conn: Connection, statement: Any, names: Names) -> bool:
 
 
 def _converts(conn: Connection, kind: Any) -> bool:
-    """Whether SQLAlchemy converts results of this type. For bytes it does so for other drivers than ours."""
+    """Whether SQLAlchemy converts results of this type. It converts bytes only for other drivers than ours."""
     return not isinstance(kind, LargeBinary) and kind.result_processor(conn.dialect, None) is not None
 
 
 def raise_as_sqlalchemy_does(conn: Connection, driver: Any, error: Exception) -> NoReturn:
     """Raise SQLAlchemy's error for an error of the driver."""
-    # A session that accepts no writes any more is no use: a former primary, or a disk that a provider found full.
+    # A session that accepts no writes any more is of no use: of a former primary, or with a disk that is full.
     is_read_only = getattr(error, "sqlstate", None) == READ_ONLY
     is_lost = is_read_only or conn.dialect.is_disconnect(error, driver, None)  # type: ignore[arg-type]
     if is_lost:

@@ -1,4 +1,4 @@
-"""The state of a message in a group, derived here for the views, for `why`, for refusals and for lag.
+"""SQL that derives the state of a message in a group: for the views, for `why`, for refusals and for lag.
 
 A message has a row in `delivery` only while a consumer holds it or while it waits; then the row has its state. Without
 a row, a dead letter is DLQ, a message that the group or its message group has not reached is READY, and any other one
@@ -86,7 +86,7 @@ def _first(table: str, column: str, name: str) -> str:
 
 
 def state_of(conn: Connection, group_id: int, key: int, first_key: int | None = None) -> State | None:
-    """The state of a message in a group, also a hidden one; None if the group has no progress in its queue.
+    """The state of a message in a group, as it is stored; None if the group has no progress in its queue.
 
     `first_key` is the message's first key, if that differs from `key`.
     """
@@ -96,8 +96,8 @@ def state_of(conn: Connection, group_id: int, key: int, first_key: int | None = 
 
 
 _KEY, _FIRST_KEY = "CAST(:for_key AS BIGINT)", "CAST(:for_first AS BIGINT)"
-# A consumer may ask for every ack that comes too late. The order of each subquery leaves Postgres only the index that
-# has it, and so the newest version first (`database.newest`).
+# Each ack that comes too late may run this query, so it must be fast. The order in each subquery leaves Postgres only
+# the index with this order, which it reads from the newest version on (`database.newest`).
 _PROGRESS = _first("progress", "queue_id", ":for_queue")
 _MESSAGE_GROUP = f"(SELECT message_group FROM message WHERE message_key = {_KEY} AND copy_of IS NULL)"  # noqa: S608
 _START = f"""COALESCE(
@@ -105,7 +105,7 @@ _START = f"""COALESCE(
                   WHERE group_id = CAST(:for_group AS BIGINT) AND queue_id = CAST(:for_queue AS BIGINT)
                     AND message_group = {_MESSAGE_GROUP}),
                  (SELECT start_offset FROM ({_PROGRESS}) at_start), 0)"""  # noqa: S608
-# `l` and `r` come first, so Postgres knows the redriven key before it reads the delivery with that key.
+# `l` and `r` are CTEs before the others, so that Postgres has the redriven key when it searches for its delivery.
 _STATE_OF = text(f"""
 WITH l AS ({_first("dead_letter", "origin_key", ":for_first")}),
 r AS (SELECT back.redriven_key FROM l JOIN redrive back {_IS_BACK.format(r="back", key=_KEY)})

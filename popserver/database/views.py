@@ -12,8 +12,8 @@ from popserver.model.topic import OFFSET_BITS, MessageType
 _ORDERED_BY = f"""CASE WHEN m.message_type <> '{MessageType.LITE}' THEN m.message_group END AS message_group,
        CASE WHEN m.message_type = '{MessageType.LITE}' THEN m.message_group END AS lite_topic"""
 
-# A message's state in each group that consumes its topic. For one message; too expensive for counting. A message that
-# was redriven to its group has the state of the message at its new key, if the group reads that queue (as mode PULL).
+# A message's state in each group that consumes its topic. It is for one message; to count by it is too expensive. A
+# message that was redriven to its group has the state of its new key, if the group reads that queue (as in mode PULL).
 _MESSAGE_STATE = f"""
 SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_key, q.number AS queue_id,
        m.message_key & {OFFSET_MASK} AS queue_offset, g.namespace AS group_namespace, g.name AS consumer_group,
@@ -30,18 +30,18 @@ JOIN consumer_group g ON g.group_id = p.group_id
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 """  # noqa: S608
 
-# The lag, from offsets and messages in flight; no cost per stored message. A message that a member sent back may be
-# after the committed offset: it is counted as waiting, and not as ready too. The oldest READY message is the oldest of
-# three: of those that the group has not read, of those that are READY again, and of those in message groups behind the
-# scan. In one queue a message with a smaller key was stored earlier, so only the first one of each queue is read, and
-# none of a queue that the group has read to its end.
+# The lag, from offsets and messages in flight: its cost does not depend on the number of stored messages. A message
+# that a member sent back may be after the committed offset: it counts as waiting, and not as ready too. The oldest
+# READY message is the oldest of three: of the messages that the group has not read, of those that are READY again, and
+# of those in message groups behind the scan. In one queue a message with a smaller key was stored earlier. So the view
+# reads only the first message of each queue, and none of a queue that the group has read to its end.
 _LATEST = TIME_MS_MAX
 _READY = "s.beyond - COALESCE(d.beyond, 0) + COALESCE(d.ready, 0) + COALESCE(b.behind, 0)"
 
 
 def group_lag(*, of_groups: str = "", of_topics: str = "") -> str:
-    """The text of the view. With `of_groups` or `of_topics`, such as `IN (1, 2)`, a query for these groups and topics
-    alone, which reads no rows of others."""
+    """The text of the view. With `of_groups` or `of_topics`, such as `IN (1, 2)`, a query for only these groups and
+    topics, which reads no rows of others."""
 
     def only(group_id: str, topic_id: str) -> str:
         wanted = [(group_id, of_groups), (topic_id, of_topics)]
@@ -119,8 +119,8 @@ LEFT JOIN queue oq ON oq.queue_id = (l.origin_key >> {OFFSET_BITS})
 JOIN message m ON m.message_key = l.copy_key
 """  # noqa: S608
 
-# The original, its dead letter, the repair, and the state of the redriven message in the group now. After a reset it
-# is the state at the first key. NULL if the note gives the reason.
+# The original, its dead letter, the repair, and `outcome`: the state of the redriven message in the group now. After a
+# reset it is the state at the first key. It is NULL if the note gives the reason.
 _LINEAGE = f"""
 SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace,
        t.name AS topic, r.message_id, oq.number AS queue_id, r.origin_key & {OFFSET_MASK} AS queue_offset,
@@ -149,7 +149,7 @@ LEFT JOIN delivery d ON d.group_id = r.group_id AND d.message_key = r.redriven_k
 LEFT JOIN progress p ON p.group_id = r.group_id AND p.queue_id = (r.redriven_key >> {OFFSET_BITS})
 """  # noqa: S608
 
-# What operators have paused. `topic` is NULL if the group is paused in all topics, `message_group` if in whole topics.
+# The pauses. `topic` is NULL if the group is paused in all topics, `message_group` if it is paused in whole topics.
 _GROUP_PAUSES = """
 SELECT g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace, t.name AS topic,
        NULLIF(x.message_group, '') AS message_group, x.paused_at_ms, x.paused_by

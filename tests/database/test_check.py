@@ -56,8 +56,8 @@ DAMAGE = {
         "INSERT INTO redrive_plan (plan_id, group_id, state, reason, selection, created_by, created_at_ms,"
         " planned_up_to, planned) SELECT 'p', group_id, 'PLANNED', '', '{}', 'ops', 1, 1, 1 FROM dead_letter"
     ),
-    "a message group that stands beyond its queue's progress": "UPDATE message_group_progress SET next_offset = 99",
-    "a message group that nothing locks and that is not open": "DELETE FROM delivery WHERE message_group = 'held'",
+    "a message group beyond its queue's progress": "UPDATE message_group_progress SET next_offset = 99",
+    "a message group that is neither locked nor open": "DELETE FROM delivery WHERE message_group = 'held'",
     "an open message group whose first message is held": "UPDATE message_group_progress SET open_since_ms = 1",
     "a message group whose first message is ready and that is not open": "DELETE FROM message_group_progress",
     "an entry of the index of keys without its message": "INSERT INTO keyed_message VALUES (1, 1, 1)",
@@ -84,7 +84,7 @@ DAMAGE = {
     ),
     "a delivery of a message its message group has not reached": "UPDATE message_group_progress SET next_offset = 0",
     "a delivery in a message group before its start": "UPDATE progress SET start_offset = 1",
-    "a message group that stands before its start": "UPDATE progress SET start_offset = next_offset",
+    "a message group before its start": "UPDATE progress SET start_offset = next_offset",
     "a message before its queue's beginning": "UPDATE queue SET min_offset = next_offset WHERE next_offset > 2",
     "a queue that begins beyond its end": "UPDATE queue SET min_offset = 99",
     "a start beyond the progress": "UPDATE progress SET start_offset = 99",
@@ -93,16 +93,16 @@ DAMAGE = {
         " SELECT topic_id, 9, 0, 0 FROM topic WHERE name = 'ordered'"
     ),
     "a message group of another topic": "UPDATE message_group_progress SET topic_id = topic_id % 3 + 1",
-    "a message group that is kept as in a group of another kind": "UPDATE message_group_progress SET subscriber = 'c1'",
+    "a message group assigned as in a group of another kind": "UPDATE message_group_progress SET subscriber = 'c1'",
     "a message group with one message that has more": (
         "UPDATE message_group_progress SET is_single = 1, next_offset = 0"
     ),
     "a lite subscription without its client": "DELETE FROM lite_client",
-    "a lite client whose group or topic is gone": "DELETE FROM consumer_group WHERE lite IS NOT NULL",
-    "a lite topic whose topic is gone": "DELETE FROM topic WHERE lite_topics > 0",
+    "a lite client of a group or topic that does not exist": "DELETE FROM consumer_group WHERE lite IS NOT NULL",
+    "a lite topic of a topic that does not exist": "DELETE FROM topic WHERE lite_topics > 0",
     "a topic that miscounts its lite topics": "UPDATE topic SET lite_topics = 5 WHERE lite_topics > 0",
-    "a message group that is kept for a client that does not subscribe to it": "DELETE FROM lite_subscription",
-    "a message group that is kept for nobody though a client subscribes to it": (
+    "a message group assigned to a client that does not subscribe to it": "DELETE FROM lite_subscription",
+    "a message group assigned to no client, though one subscribes to it": (
         "UPDATE message_group_progress SET subscriber = NULL WHERE subscriber <> ''"
     ),
 }

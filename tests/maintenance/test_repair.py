@@ -116,7 +116,7 @@ DAMAGE = {
     "a delivery in a message group before its start": Damage(
         f"UPDATE progress SET start_offset = next_offset WHERE queue_id = {IN_ORDER}", "ordered"
     ),
-    "a message group that stands before its start": Damage(
+    "a message group before its start": Damage(
         f"UPDATE progress SET next_offset = 5, start_offset = 5 WHERE queue_id = {IN_ORDER};"
         f"DELETE FROM delivery WHERE message_group = 'a';"
         f"INSERT INTO message_group_progress (group_id, queue_id, message_group, topic_id, next_offset, open_since_ms)"
@@ -138,7 +138,7 @@ DAMAGE = {
         ("a0", "a1", "a2"),
         held=0,
     ),
-    "a message group that stands beyond its queue's progress": Damage(
+    "a message group beyond its queue's progress": Damage(
         f"INSERT INTO message_group_progress (group_id, queue_id, message_group, topic_id, next_offset, open_since_ms)"
         f" VALUES ({A_GROUP}, {IN_ORDER}, 'a', {ORDERED}, 99, 1)",
         "ordered",
@@ -150,7 +150,7 @@ DAMAGE = {
         f" VALUES ({A_GROUP}, {IN_ORDER}, 'a', {ORDERED}, 0)",
         "ordered",
     ),
-    "a message group that nothing locks and that is not open": Damage(
+    "a message group that is neither locked nor open": Damage(
         f"UPDATE progress SET next_offset = 4 WHERE queue_id = {IN_ORDER};"
         f"INSERT INTO message_group_progress (group_id, queue_id, message_group, topic_id, next_offset)"
         f" VALUES ({A_GROUP}, {IN_ORDER}, 'a', {ORDERED}, 0)",
@@ -162,13 +162,13 @@ DAMAGE = {
         "UPDATE delivery SET state = 'READY' WHERE message_group = 'a'", "ordered", ("a0", "a1", "a2"), held=1
     ),
     "a lite subscription without its client": Damage("DELETE FROM lite_client", "sessions", ("l2",)),
-    "a message group that is kept for a client that does not subscribe to it": Damage(
+    "a message group assigned to a client that does not subscribe to it": Damage(
         "UPDATE message_group_progress SET subscriber = 'gone' WHERE subscriber <> ''", "sessions", ("l2",)
     ),
-    "a message group that is kept for nobody though a client subscribes to it": Damage(
+    "a message group assigned to no client, though one subscribes to it": Damage(
         "UPDATE message_group_progress SET subscriber = NULL WHERE subscriber <> ''", "sessions", ("l2",)
     ),
-    "a message group that is kept as in a group of another kind": Damage(
+    "a message group assigned as in a group of another kind": Damage(
         "UPDATE message_group_progress SET subscriber = '' WHERE subscriber <> ''", "sessions", ("l2",)
     ),
     "a message group with one message that has more": Damage(

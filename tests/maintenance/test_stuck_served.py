@@ -22,7 +22,7 @@ from tests.support.running_broker import RunningBroker
 from tests.support.waiting import eventually
 from tests.web.conftest import started
 
-NOT_OPEN = "a message group that nothing locks and that is not open"
+NOT_OPEN = "a message group that is neither locked nor open"
 CLOSE = (
     "UPDATE progress SET next_offset = (SELECT q.next_offset FROM queue q WHERE q.queue_id = progress.queue_id)",
     "INSERT INTO message_group_progress (group_id, queue_id, message_group, topic_id, next_offset)"
@@ -155,7 +155,7 @@ async def test_after_a_round_that_was_ended_before_it_began_the_next_one_follows
 
 def test_each_says_something_else() -> None:
     assert len({each.name for each in STUCK}) == len(STUCK)
-    assert all(each.says and each.does and each.repair for each in STUCK)
+    assert all(each.symptom and each.effect and each.repair for each in STUCK)
 
 
 async def test_a_store_that_is_away_is_told_once_a_minute(

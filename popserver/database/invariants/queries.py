@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - the words in the statements are our own
-"""How the queries of the invariants are put together: for whole tables, for pages, for one row, for one message."""
+"""The queries of the invariants: of a whole table, of a page, of one row, and of one message."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from popserver.model.retry import MINUTE_MS
 from popserver.model.states import PendingKind
 from popserver.model.topic import OFFSET_BITS
 
-LATE_MS = MINUTE_MS  # what is due since then is late: a database under load is late by seconds
+LATE_MS = MINUTE_MS  # after its due time a row counts as late; a database under load is late by seconds
 
 
 class StuckRow(NamedTuple):
     """A row that breaks an invariant. `row_id`: the message key of a delivery, the id of a pending message.
 
-    What a row does not have is 0, or empty. The message group may be a lite topic.
+    Fields that the row's table does not have are 0 or empty. The message group may be a lite topic.
     """
 
     group_id: int
@@ -32,7 +32,7 @@ class StuckRow(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """The server's time, and the time of day, which delayed messages go by."""
+    """The server time, and the time of the system clock, by which delayed messages are due."""
 
     now_ms: int
     calendar_ms: int
@@ -46,9 +46,10 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class StuckTable:
-    """Where the rows of an invariant are: table `b` of its query, and the columns of a `StuckRow` in it.
+    """The table `b` in the query of an invariant, and its columns for a `StuckRow`.
 
-    `key`: the order of its pages. `is_one` finds a `StuckRow` again. Only rows that are `restricted` are looked at.
+    `key`: the order of pages. `is_one`: the condition that finds a `StuckRow` again. `restricted`: the condition for
+    the rows that are read.
     """
 
     name: str
@@ -60,7 +61,7 @@ class StuckTable:
 
 
 class StuckIn(Enum):
-    """The tables whose rows are looked at, in the order of locks."""
+    """The tables of the invariants, in the order of locks."""
 
     QUEUES = StuckTable("queue", ("queue_id",), ("0", "b.queue_id", "b.topic_id", "''", "0"), "b.queue_id = :queue_id")
     DELAYED = StuckTable(
@@ -71,7 +72,7 @@ class StuckIn(Enum):
         "b.pending_id, b.topic_id, b.kind, b.due_at_ms, b.stored_at_ms",
         f"b.kind = '{PendingKind.DELAY}' AND b.due_at_ms < :late_calendar_ms",
     )
-    PLACES = StuckTable(
+    PROGRESS = StuckTable(
         "progress",
         ("group_id", "queue_id"),
         ("b.group_id", "b.queue_id", "q.topic_id", "''", "0"),
@@ -113,16 +114,16 @@ _ALL_OF_GROUP = (
 class Stuck:
     """An invariant whose breach keeps messages from being delivered.
 
-    `broken` goes on after `FROM … b`; `says` ends a sentence about such a message; `does` is what the statements of
-    `repair` do, which have the fields of a `StuckRow` and the times as parameters. `at` are the columns of the row
-    where they are not those of the source. `is_late`: by time, so it is said only of a store with a server.
+    `broken`: the SQL after `FROM … b`. `symptom` ends a sentence about such a message. `effect`: what the statements of
+    `repair` do; their parameters are the fields of a `StuckRow` and the times. `at`: the columns for the `StuckRow`, if
+    they differ from those of the source. `is_late`: a breach by time, so it is checked only while a server runs.
     """
 
     name: str
     source: StuckIn
     broken: str
-    says: str
-    does: str
+    symptom: str
+    effect: str
     repair: tuple[str, ...]
     at: tuple[str, str, str, str, str] | None = None
     is_one: str = ""
@@ -133,16 +134,16 @@ class Stuck:
         return f"SELECT COUNT(*) FROM ({self._rows(self.source.value.name)}) s"
 
     def page(self) -> str:
-        """The rows of a page, see `pages`."""
+        """The query for the rows of a page."""
         table = self.source.value
         return self._rows(f"({_page(table, table.columns)})")
 
     def one(self) -> str:
-        """A row that was found before, if it still breaks the invariant."""
+        """The query that finds a `StuckRow` again, if it still breaks the invariant."""
         return self._where(self.is_one or self.source.value.is_one)
 
     def of_message(self, *, in_order: bool) -> str:
-        """The rows that keep one message back; `in_order`: it has a message group."""
+        """The query for the rows that keep back one message; `in_order`: it has a message group."""
         is_ordered = in_order and self.source is StuckIn.DELIVERIES
         return self._where(_ALL_OF_GROUP if is_ordered else self.is_one or self.source.value.is_one)
 
@@ -163,7 +164,7 @@ def found(conn: Connection, query: str, names: dict[str, Any]) -> list[StuckRow]
 
 
 def statement(conn: Connection, query: str) -> TextClause:
-    """A query or a repair in the words of the database: GROUP_OF(t) is the group of a row as its indexes have it."""
+    """The statement of a query or a repair for this database. GROUP_OF(t) becomes the group id as indexes have it."""
     return _statement(query, dialect_of(conn).has_other_writers)
 
 

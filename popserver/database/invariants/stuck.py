@@ -1,8 +1,8 @@
 # ruff: noqa: S608 - the words in the statements are our own
-"""What keeps messages from ever being delivered: one table of invariants, each with its query and its repair.
+"""The invariants whose breach keeps messages from being delivered, each with its query and its repair.
 
-`popmq db check` reads it, and a server for its readiness and metrics (`maintenance.patrol`), for `popmq why`, and for
-`popmq repair` (`maintenance.repair`). A new invariant is one entry here, and the damage to a store in its test.
+`popmq db check` reads this table. A server reads it for its readiness and metrics (`maintenance.patrol`), for
+`popmq why`, and for `popmq repair` (`maintenance.repair`). A new invariant is one entry here, and a damage in its test.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ _DELIVERY_IN_USE = f"""
         JOIN consumer_group g ON g.group_id = b.group_id AND g.deleted_at_ms IS NULL
         JOIN topic t ON t.topic_id = b.topic_id AND t.deleted_at_ms IS NULL"""
 _QUEUE_IN_USE = "JOIN topic t ON t.topic_id = b.topic_id AND t.deleted_at_ms IS NULL"
-_PLACE_IN_USE = """
+_PROGRESS_IN_USE = """
         JOIN consumer_group g ON g.group_id = b.group_id AND g.deleted_at_ms IS NULL
         JOIN queue q ON q.queue_id = b.queue_id
         JOIN topic t ON t.topic_id = q.topic_id AND t.deleted_at_ms IS NULL"""
 
 
 def _delivery_of_group(columns: str, order: str, condition: str = "") -> str:
-    """The first delivery of the message group of `b` in that order. No EXISTS, no MIN: Postgres would read them all."""
+    """The first delivery of the message group of `b` in that order. No EXISTS and no MIN: Postgres would read all
+    deliveries of the consumer group."""
     return f"""(
             SELECT {columns} FROM delivery d WHERE GROUP_OF(d) = b.group_id AND d.topic_id = b.topic_id
             AND d.message_group = b.message_group {condition} ORDER BY d.message_key {order} LIMIT 1)"""
 
 
 def _subscription(condition: str = "") -> str:
-    """The client of a subscription to the lite topic of `b`. No EXISTS, as above."""
+    """The client of a subscription to the lite topic of `b`. No EXISTS: Postgres would read all subscriptions."""
     return f"""(
             SELECT s.client_id FROM lite_subscription s WHERE s.group_id = b.group_id AND s.topic_id = b.topic_id
             AND s.lite_topic = b.message_group {condition} LIMIT 1)"""
@@ -62,8 +63,8 @@ def _listed(names: Iterable[str]) -> str:
 
 _CHOOSES = f"COALESCE(g.lite, '') IN ({_listed(CHOOSING)})"
 _DELIVERY = "group_id = :group_id AND message_key = :row_id"
-_PLACE = "group_id = :group_id AND queue_id = :queue_id"
-_POSITION = f"{_PLACE} AND message_group = :message_group"
+_PROGRESS = "group_id = :group_id AND queue_id = :queue_id"
+_POSITION = f"{_PROGRESS} AND message_group = :message_group"
 _OPEN = f"UPDATE message_group_progress SET open_since_ms = :now_ms WHERE {_POSITION} AND open_since_ms IS NULL"
 _SUBSCRIBER = f"""(
             SELECT CASE WHEN {_CHOOSES} THEN
@@ -72,8 +73,8 @@ _SUBSCRIBER = f"""(
             FROM consumer_group g WHERE g.group_id = :group_id)"""
 _RESUBSCRIBE = f"UPDATE message_group_progress SET subscriber = {_SUBSCRIBER} WHERE {_POSITION}"
 _NO_START = (
-    f"UPDATE progress SET start_offset = 0 WHERE {_PLACE}",
-    f"DELETE FROM message_group_start WHERE {_PLACE}",
+    f"UPDATE progress SET start_offset = 0 WHERE {_PROGRESS}",
+    f"DELETE FROM message_group_start WHERE {_PROGRESS}",
 )
 _REMOVE = (f"DELETE FROM delivery WHERE {_DELIVERY}",)
 _DUE_NOW = (f"UPDATE delivery SET visible_at_ms = :now_ms WHERE {_DELIVERY}",)
@@ -85,8 +86,8 @@ _LAST_IN_QUEUE = f"""(
             SELECT m.message_key FROM message m WHERE m.message_key >= (b.queue_id << {OFFSET_BITS})
             AND m.message_key < ((b.queue_id + 1) << {OFFSET_BITS}) ORDER BY m.message_key DESC LIMIT 1)"""
 
-# The number of the first queue of the topic that the group reads. No join and no MIN: Postgres would read all that the
-# group reads.
+# The number of the first queue of the topic that the group reads. No join and no MIN: Postgres would read all progress
+# of the group.
 _FIRST_READ = """(
             SELECT f.number FROM queue f WHERE f.topic_id = q.topic_id AND (
                 SELECT r.queue_id FROM progress r WHERE r.group_id = b.group_id AND r.queue_id = f.queue_id LIMIT 1
@@ -132,34 +133,34 @@ STUCK: tuple[Stuck, ...] = (
         """JOIN topic t ON t.topic_id = b.topic_id AND t.deleted_at_ms IS NULL
         WHERE CASE WHEN b.due_at_ms = 0 THEN b.stored_at_ms < :late_ms ELSE TRUE END""",
         "its time is over and no server has taken it into its queue",
-        "makes it due now and has the servers look",
+        "makes it due now and wakes the servers",
         ("UPDATE pending SET due_at_ms = :calendar_ms WHERE pending_id = :row_id",),
         is_late=True,
     ),
     # A group's progress.
     Stuck(
         "progress beyond its queue's end",
-        StuckIn.PLACES,
-        f"{_PLACE_IN_USE} WHERE b.next_offset > q.next_offset",
+        StuckIn.PROGRESS,
+        f"{_PROGRESS_IN_USE} WHERE b.next_offset > q.next_offset",
         "the group's progress is beyond the queue's end, so that it would miss new messages",
         "moves the progress back to the queue's end",
         (
             "UPDATE progress SET next_offset = (SELECT q.next_offset FROM queue q WHERE q.queue_id = :queue_id)"
-            f" WHERE {_PLACE}",
+            f" WHERE {_PROGRESS}",
         ),
     ),
     Stuck(
         "a start beyond the progress",
-        StuckIn.PLACES,
-        f"{_PLACE_IN_USE} WHERE b.start_offset > b.next_offset",
+        StuckIn.PROGRESS,
+        f"{_PROGRESS_IN_USE} WHERE b.start_offset > b.next_offset",
         "searches for message groups begin beyond the group's progress",
         "lets them begin at the queue's beginning",
         _NO_START,
     ),
     Stuck(
         "a queue that a group of its topic does not read",
-        StuckIn.PLACES,
-        f"""{_PLACE_IN_USE}
+        StuckIn.PROGRESS,
+        f"""{_PROGRESS_IN_USE}
         JOIN queue n ON n.topic_id = q.topic_id
         WHERE g.mode = '{Mode.POP}' AND n.queue_id <> b.queue_id
         AND q.number = {_FIRST_READ}
@@ -204,7 +205,7 @@ STUCK: tuple[Stuck, ...] = (
         WHERE g.mode = '{Mode.POP}' AND (b.message_key & {OFFSET_MASK}) >= p.next_offset""",
         "the group's progress is before a message that it has received, so that its receives fail there",
         "moves the progress behind that message",
-        (f"UPDATE progress SET next_offset = {_OFFSET} + 1 WHERE {_PLACE} AND next_offset <= {_OFFSET}",),
+        (f"UPDATE progress SET next_offset = {_OFFSET} + 1 WHERE {_PROGRESS} AND next_offset <= {_OFFSET}",),
     ),
     Stuck(
         "a delivery that does not wait, of a group that owns whole queues",
@@ -220,7 +221,7 @@ STUCK: tuple[Stuck, ...] = (
         StuckIn.DELIVERIES,
         f"WHERE b.state IN ({_listed(TIMED)}) AND b.visible_at_ms > 0 AND b.visible_at_ms < :late_ms",
         "its time is over and no server has ended it",
-        "makes it due now and has the servers look",
+        "makes it due now and wakes the servers",
         _DUE_NOW,
         is_late=True,
     ),
@@ -253,10 +254,10 @@ STUCK: tuple[Stuck, ...] = (
         _NO_START,
     ),
     Stuck(
-        "a message group that stands before its start",
+        "a message group before its start",
         StuckIn.POSITIONS,
         f"{IN_USE} WHERE b.next_offset < {_START}",
-        "searches for its message group begin behind where the group stands",
+        "searches for its message group begin behind the group's position",
         "lets them begin at the queue's beginning",
         _NO_START,
     ),
@@ -287,10 +288,10 @@ STUCK: tuple[Stuck, ...] = (
     ),
     # A client may begin in a lite topic after messages that its group has not reached.
     Stuck(
-        "a message group that stands beyond its queue's progress",
+        "a message group beyond its queue's progress",
         StuckIn.POSITIONS,
         f"{IN_USE} WHERE b.next_offset > p.next_offset AND g.lite IS NULL",
-        "its message group stands beyond the group's progress, and would miss the messages in between",
+        "its message group is beyond the group's progress, and would miss the messages in between",
         "moves the message group back to the progress",
         (
             "UPDATE message_group_progress SET is_single = 0, next_offset = (SELECT p.next_offset FROM progress p"
@@ -302,16 +303,16 @@ STUCK: tuple[Stuck, ...] = (
         StuckIn.POSITIONS,
         f"""{IN_USE} WHERE {_delivery_of_group("d.message_key", "DESC")}
         >= ((b.queue_id << {OFFSET_BITS}) | b.next_offset)""",
-        "its message group stands before a message that was received, so that receives fail there",
+        "its message group is before a message that was received, so that receives fail there",
         "moves the message group behind that message",
         (f"UPDATE message_group_progress SET next_offset = {_OFFSET} + 1, is_single = 0 WHERE {_POSITION}",),
         at=("b.group_id", "b.queue_id", "b.topic_id", "b.message_group", _delivery_of_group("d.message_key", "DESC")),
     ),
     Stuck(
-        "a message group that nothing locks and that is not open",
+        "a message group that is neither locked nor open",
         StuckIn.POSITIONS,
         f"{IN_USE} WHERE b.open_since_ms IS NULL AND {FIRST_OF_GROUP} IS NULL AND NOT {IS_PAUSED}",
-        "no message of its message group is held or waits, and yet the group is not open: no receive looks there",
+        "no message of its message group is held or waits, and yet the group is not open: no receive reads it",
         "opens the message group",
         (_OPEN,),
     ),
@@ -322,7 +323,7 @@ STUCK: tuple[Stuck, ...] = (
         AND NOT EXISTS (SELECT 1 FROM message_group_progress o WHERE o.group_id = b.group_id
                         AND o.queue_id = p.queue_id AND o.message_group = b.message_group
                         AND o.open_since_ms IS NOT NULL)""",
-        "the first message of its message group is READY, and yet the group is not open: no receive looks there",
+        "the first message of its message group is READY, and yet the group is not open: no receive reads it",
         "opens the message group",
         (
             _OPEN,
@@ -342,7 +343,7 @@ STUCK: tuple[Stuck, ...] = (
         """WHERE NOT EXISTS (
             SELECT 1 FROM lite_client c WHERE c.client_id = b.client_id AND c.group_id = b.group_id
             AND c.topic_id = b.topic_id)""",
-        "a client subscribes to its lite topic that is not known any more",
+        "a client that no longer exists subscribes to its lite topic",
         "ends the subscription",
         (
             """DELETE FROM lite_subscription WHERE group_id = :group_id AND topic_id = :topic_id
@@ -351,30 +352,30 @@ STUCK: tuple[Stuck, ...] = (
                 AND c.group_id = :group_id AND c.topic_id = :topic_id)""",
         ),
     ),
-    # Not by the index of clients, of which each may have 2,000 lite topics.
+    # The expression keeps Postgres from the index of clients: each client may have 2,000 lite topics there.
     Stuck(
-        "a message group that is kept for a client that does not subscribe to it",
+        "a message group assigned to a client that does not subscribe to it",
         StuckIn.POSITIONS,
         f"""{IN_USE} WHERE b.subscriber <> ''
         AND {_subscription("AND (s.client_id || '') = b.subscriber")} IS NULL""",
-        "its lite topic is kept for a client that does not subscribe to it",
-        "keeps it for one that does, if any",
+        "its lite topic is assigned to a client that does not subscribe to it",
+        "assigns it to one that does, if any",
         (_RESUBSCRIBE,),
     ),
     Stuck(
-        "a message group that is kept for nobody though a client subscribes to it",
+        "a message group assigned to no client, though one subscribes to it",
         StuckIn.POSITIONS,
         f"{IN_USE} WHERE b.subscriber IS NULL AND {_subscription()} IS NOT NULL",
-        "its lite topic is kept for no client, though one subscribes to it",
-        "keeps it for a client that subscribes",
+        "its lite topic is assigned to no client, though one subscribes to it",
+        "assigns it to a client that subscribes",
         (_RESUBSCRIBE,),
     ),
     Stuck(
-        "a message group that is kept as in a group of another kind",
+        "a message group assigned as in a group of another kind",
         StuckIn.POSITIONS,
         f"{IN_USE} WHERE CASE WHEN {_CHOOSES} THEN b.subscriber = '' ELSE COALESCE(b.subscriber, '-') <> '' END",
-        "its message group is kept as in a group of another kind, where no receive of this one looks",
-        "keeps it for the clients of the group",
+        "its message group is assigned as in a group of another kind, and no receive of this group finds it",
+        "assigns it to the clients of the group",
         (_RESUBSCRIBE,),
     ),
     Stuck(
@@ -385,8 +386,8 @@ STUCK: tuple[Stuck, ...] = (
             AND m.message_key > ((b.queue_id << {OFFSET_BITS}) | b.next_offset)
             AND m.message_key < ((b.queue_id << {OFFSET_BITS}) | p.next_offset)
             ORDER BY m.message_key LIMIT 1) IS NOT NULL""",
-        "its lite topic is known to have one message, and has more",
-        "has receives look for the others",
+        "its lite topic is marked to have one message, and has more",
+        "lets receives read the others",
         (f"UPDATE message_group_progress SET is_single = 0 WHERE {_POSITION}",),
     ),
 )
