@@ -78,10 +78,6 @@ class Dialect(ABC):
         """Whether the query still finds a row: a statement skipped it, because another transaction has locked it."""
 
     @abstractmethod
-    def choose(self, plain: T, skipping: T) -> T:
-        """The statement that never waits for locks: `skipping` skips rows that other transactions have locked."""
-
-    @abstractmethod
     def reader(self, query: Select[Any]) -> Reader:
         """A function that fetches the rows of a query. A column `body` must be the last one."""
 
@@ -144,9 +140,6 @@ class Sqlite(Dialect):
 
     def has_skipped(self, conn: Connection, statement: Executable, names: Names) -> bool:
         return False
-
-    def choose(self, plain: T, skipping: T) -> T:
-        return plain
 
     def reader(self, query: Select[Any]) -> Reader:
         """Fetches all rows as one JSON text, with byte columns in hex, and the concatenated bodies with their sizes."""
@@ -225,9 +218,6 @@ class Postgres(Dialect):
 
     def has_skipped(self, conn: Connection, statement: Executable, names: Names) -> bool:
         return conn.execute(statement, names).first() is not None
-
-    def choose(self, plain: T, skipping: T) -> T:
-        return skipping
 
     def reader(self, query: Select[Any]) -> Reader:
         statement = Statement(query)
