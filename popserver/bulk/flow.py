@@ -6,7 +6,6 @@ Pages are short reads outside the writer. Only grants, renewals and acks use the
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,7 +30,7 @@ from popserver.model.message import HeldMessage
 from popserver.model.names import Resource
 from popserver.model.retry import SECOND_MS, Holder
 from popserver.model.topic import queue_numbered
-from popserver.receiving.batch import Receive
+from popserver.receiving.batch import Receive, Rotations
 from popserver.receiving.filter_prefetch import FilterPrefetch
 from popserver.receiving.redeliveries import Redeliveries
 from popserver.settling import release
@@ -73,7 +72,7 @@ class Bulk:
         self._writer = writer
         self._catalog = catalog
         self._clock = clock
-        self._rotation = itertools.count()
+        self._rotations = Rotations()
         self._turns = asyncio.Semaphore(PAGES_MAX)
 
     async def slice_of(
@@ -136,7 +135,7 @@ class Bulk:
                 invisible_ms=bulk_receive.invisible_ms,
                 holder=Holder.SIMPLE,
                 client_id=bulk_receive.client_id,
-                rotation=next(self._rotation),
+                rotation=next(self._rotations[group.group_id, topic.topic_id]),
                 attempt_id=bulk_receive.attempt_id,
                 is_paused=self._paused.covers(group.group_id, topic.topic_id),
             )

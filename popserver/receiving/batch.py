@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import ClassVar, NamedTuple
 
 from popserver.delivery.queues_to_read import OpenFrom, ReadyFrom, ReadySearch
@@ -27,11 +28,25 @@ FAIR_EVERY = 8
 SHARE_MIN = 8
 # A search of open message groups reads this many messages for each one that it needs: the filter may refuse some.
 JUDGED_PER_NEEDED = 8
+PAIRS_MAX = 10_000  # of a group and a topic, whose receives are numbered; beyond that all numbers begin anew
+
+
+class Rotations(dict[tuple[int, int], Iterator[int]]):
+    """The numbers of the receives of each group from each topic, by their ids.
+
+    A group has numbers of its own: if two groups received in turn, each would get only even numbers, or only odd ones.
+    """
+
+    def __missing__(self, pair: tuple[int, int]) -> Iterator[int]:
+        if len(self) >= PAIRS_MAX:
+            self.clear()
+        self[pair] = numbers = count()
+        return numbers
 
 
 def half_of(capacity: int, rotation: int) -> int:
     """Half of the capacity. The half of 1 is 0 or 1: searches alternate."""
-    return capacity // 2 or rotation % 2
+    return capacity // 2 if capacity != 1 else rotation % 2
 
 
 class SourceShares(NamedTuple):
@@ -53,7 +68,8 @@ class SourceShares(NamedTuple):
     def of(capacity: int, rotation: int, again_found: int, *, new_waits: bool) -> SourceShares:
         """`new_waits`: a queue has messages after the group's progress."""
         old = half_of(capacity, rotation) if new_waits else capacity
-        again_min = min(again_found, old // 2)
+        # Another bit than that of `old`: with a capacity of 1 neither READY again nor message groups get all of it.
+        again_min = min(again_found, half_of(old, rotation >> 1))
         new_min = max(1, capacity // NEW_DIVISOR) if old < capacity else 0
         return SourceShares(
             capacity,
@@ -145,7 +161,7 @@ class Receive(Request[Received]):
 
 
 class ReceiveBatch(NamedTuple):
-    """One search for all receives with the same group, topic and filter. `rotation` is the first receive's.
+    """One search for all receives with the same group, topic and filter. `rotation` numbers the searches.
 
     `capacity`: how many messages the receives may get together.
     `keeps_order` is false in a dead-letter topic: there, message groups are ignored.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -29,7 +28,7 @@ from popserver.model.message import ONE_FRAME_BATCH_SIZE_MAX, Delivery
 from popserver.model.names import Resource
 from popserver.model.retry import PUSH_HOLD_MS_MAX, Holder
 from popserver.model.topic import MessageType, Topic
-from popserver.receiving.batch import Receive, Received
+from popserver.receiving.batch import Receive, Received, Rotations
 from popserver.receiving.filter_prefetch import FilterPrefetch
 from popserver.receiving.redeliveries import Redeliveries
 from popserver.settling.hold_release import HoldRelease
@@ -81,8 +80,7 @@ class Polls:
         waits.on_end(wakeups.end)
         waits.on_end(lambda key: paused.end(key.group_id))
         self._log_limit = LogLimit()
-        # Sends have another rotation: a client that sends and receives by turns must not skip every other queue.
-        self._rotation = itertools.count()
+        self._rotations = Rotations()
 
     async def receive(
         self,
@@ -123,7 +121,7 @@ class Polls:
             invisible_ms=PUSH_HOLD_MS_MAX if holder is Holder.PUSH else invisible_ms,
             holder=holder,
             client_id=client_id,
-            rotation=next(self._rotation),
+            rotation=next(self._rotations[group.group_id, topic.topic_id]),
             attempt_id=attempt_id,
             heads_only=heads_only,
             in_one_frame=in_one_frame,

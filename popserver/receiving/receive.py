@@ -135,7 +135,8 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
     capacity = sum(request.batch_size for request in several)
     # The newest result covers at least as much as the older ones.
     judged = several[-1].judged
-    topic, rotation = first.topic, first.rotation
+    # Searches are counted, and not their receives: of eight queues, searches for eight receives would begin at one.
+    topic, rotation = first.topic, first.rotation // len(several)
     keeps_order = not topic.name.name.startswith(SYSTEM_DERIVED)
     return ReceiveBatch(
         group=first.group,
