@@ -1,6 +1,6 @@
-"""Messages by key and by id: whole, without their bodies, and only the sizes of these; and what rows become.
+"""Messages by key and by id: whole, without their bodies, or only the sizes of the bodies; and rows as messages.
 
-The primary key finds messages by key. `message_id_once` finds them by id, and originals by their topic and id.
+The primary key finds messages by key. The index `message_id_once` finds them by id, and originals by topic and id.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _BODIES: dict[Bodies, ColumnElement[Any]] = {
 }
 
 
-# It adds conditions, order and limit to a query for messages.
+# A function that adds conditions, order and limit to a query for messages.
 Narrowing = Callable[[Select[Any]], Select[Any]]
 
 
@@ -100,12 +100,12 @@ def by_keys(conn: Connection, keys: Collection[int], bodies: Bodies = Bodies.ALL
 
 
 def sizes(conn: Connection, keys: Collection[int]) -> dict[int, int]:
-    """The sizes of their bodies in bytes, by key. The database knows them without reading the bodies."""
+    """The sizes of the bodies of these messages in bytes, by key. The database has them without reading the bodies."""
     return {row.message_key: row.size for row in _SIZES_BY_KEY.rows(conn, _named(keys))} if keys else {}
 
 
 class HeadRow(NamedTuple):
-    """What is looked up of a message where its body is not needed; `keys` and `properties` are JSON texts."""
+    """A message without its body; `keys` and `properties` are JSON texts."""
 
     message_key: int
     topic_id: int
@@ -120,7 +120,7 @@ class HeadRow(NamedTuple):
 
 
 def heads(conn: Connection, keys: Collection[int]) -> dict[int, HeadRow]:
-    """The same messages without their bodies, by key."""
+    """The messages with these keys without their bodies, by key."""
     return {row.message_key: row for row in _HEADS.rows(conn, _named(keys))} if keys else {}
 
 
@@ -166,7 +166,7 @@ def row_query(kind: type[Row], narrow: Narrowing) -> RowQuery[Row]:
 
 
 def size_query(narrow: Narrowing) -> RowQuery[MessageSize]:
-    """The same for sizes."""
+    """A query for the sizes of bodies; for `narrow` see `MessageQuery`."""
     return RowQuery(MessageSize, narrow(select(message.c.message_key, func.length(message.c.body).label("size"))))
 
 
@@ -175,7 +175,7 @@ _HAS_KEY = message.c.message_key.in_(select(_KEYS.c.message_key))
 
 
 def in_order(found: Select[Any]) -> Select[Any]:
-    """Narrow a query to the messages with these `keys`, by key."""
+    """Narrow a query to the messages with the keys `keys`, in the order of keys."""
     return found.where(_HAS_KEY).order_by(message.c.message_key)
 
 
@@ -185,8 +185,8 @@ _SELECT_HEADS = select(*(message.c[name] for name in HeadRow._fields))
 _HEADS = RowStatement(HeadRow, _SELECT_HEADS.where(_HAS_KEY))
 # The heads of all messages, to be joined by key.
 HEADS = _SELECT_HEADS.subquery("head")
-# The retry messages, to be joined by the message that each replaced (`copy_of`) and by topic: `message_retry_once`
-# finds them.
+# The retry messages, for joins by topic and by the message that each replaced (`copy_of`): the index
+# `message_retry_once` finds them.
 RETRIES = _SELECT_HEADS.where(IS_RETRY).subquery("retry")
 # The originals of all topics, to be joined by topic and message id.
 _original_columns = (message.c[name] for name in (*OriginalRow._fields, "topic_id"))
@@ -209,7 +209,7 @@ _NAMESAKES = RowStatement(
 )
 
 
-# What rows become.
+# Rows as messages.
 
 
 def stored_message(row: MessageRow, topic: Topic, number_of: dict[int, int]) -> StoredMessage:
@@ -284,9 +284,9 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
 def _with_redriven(
     rows: Sequence[MessageRow], topic: Topic, number_of: dict[int, int], origins: dict[int, RedriveOrigin]
 ) -> list[StoredMessage]:
-    """The same, if some messages were redriven to their group: these show their first keys.
+    """The same, if some messages were redriven to their group.
 
-    A redriven message has `dead_letter_of`, and a property with the redrive plan.
+    A redriven message shows its first key. It has `dead_letter_of`, and a property with the redrive plan.
     """
     return [
         _as_redriven(row, topic, number_of, origins[row.message_key])
@@ -306,7 +306,7 @@ def _as_redriven(row: MessageRow, topic: Topic, number_of: dict[int, int], now: 
     )
 
 
-# The scanner inside json.loads, without its checks for encodings and blanks, which the server's own texts do not need.
+# The scanner inside json.loads, without the checks for encodings and blanks: the server's own texts do not need them.
 _from_json: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(json.JSONDecoder())  # type: ignore[attr-defined]
 _TYPES = {kind.value: kind for kind in MessageType}
 _ENCODINGS = {encoding.value: encoding for encoding in BodyEncoding}

@@ -1,7 +1,7 @@
 """Queries for many messages as columns.
 
 A result has one row for all messages: each column is one JSON text, and the bodies are concatenated. Postgres sends it
-in its binary format, because a body is twice as long as text.
+in its binary format, because as text a body is twice as long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.schema import message
 from popserver.model.message import BodyEncoding
 
-# The size of a message for limits of pages. Properties count in characters, because the databases differ in bytes.
+# The size of a message for limits of pages. Properties count in characters, because the two databases have different
+# functions for bytes.
 SIZE: ColumnElement[int] = func.length(message.c.body) + func.coalesce(
     func.length(message.c.properties), literal_column("0")
 )
@@ -27,7 +28,7 @@ _MADE: dict[str, ColumnElement[Any]] = {
     "body_size": func.length(message.c.body),
     "size": SIZE,
 }
-# Columns that contain JSON, with the value for null. They are passed on as they are, because decoding is expensive.
+# Columns with stored JSON, and the value for null. The query returns their texts unchanged, because decoding is slow.
 _JSON = {"keys": "[]", "properties": "{}"}
 
 

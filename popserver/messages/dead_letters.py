@@ -1,7 +1,7 @@
 """Dead letters: which message died in which group, when and why. The message itself is a copy in topic `%DLQ%<group>`.
 
-A group has at most one row for a message, by the message's first key. After a redrive or a reset the row stays, and
-says so; if the message dies again, a new row for the same copy replaces it.
+A group has at most one row for a message, by the message's first key. After a redrive or a reset the row stays, with
+this state. If the message dies again, a new row for the same copy replaces it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def lock_of_messages(tx: Transaction, group_id: int, origin_keys: Collection[int
 
 
 def add(tx: Transaction, letters: Sequence[Mapping[str, int | str]]) -> None:
-    """Ids must become visible in order, so the caller holds the lock of `delivery.dead_letter_topic` on Postgres."""
+    """Add dead letters. Their ids must become visible in order, so on Postgres the caller holds the lock of
+    `delivery.dead_letter_topic`."""
     tx.conn.execute(insert(dead_letter), letters)
 
 
@@ -98,12 +99,12 @@ def remove(tx: Transaction, ids: Collection[int]) -> None:
 
 
 def mark_redriven(tx: Transaction, ids: Collection[int], plan_id: str) -> None:
-    """The plan has sent these locked dead letters back."""
+    """Mark locked dead letters that the plan has sent back."""
     tx.conn.execute(_MARK_REDRIVEN, {"ids": encode_column(ids), "by_plan": plan_id})
 
 
 def reset(tx: Transaction, group_id: int, first: int, end: int) -> None:
-    """The group's dead letters of messages with keys from `first` to before `end` are READY messages again.
+    """Mark the group's dead letters of messages with first <= key < end: a reset makes these messages READY again.
 
     Each step reads a page of ids first: a planner may run a subquery with a LIMIT again for each row.
     """
@@ -119,13 +120,13 @@ def forget_group(conn: Connection, group_id: int) -> int:
 
 
 def forget_copies(conn: Connection, first: int, end: int) -> int:
-    """Remove a step of the dead letters whose copies have keys from `first` to before `end`; returns how many."""
+    """Remove a step of the dead letters whose copies have first <= key < end; returns how many."""
     key = dead_letter.c.copy_key
     return remove_step(conn, key, key >= first, key < end)
 
 
-# The index `dead_letter_of_group` has the pages of a group, `dead_letter_once` the dead letter of a message in a group,
-# and `dead_letter_copy` that of a copy.
+# The index `dead_letter_of_group` finds the pages of a group, `dead_letter_once` the dead letter of a message in a
+# group, and `dead_letter_copy` the dead letter of a copy.
 _OF_GROUP = dead_letter.c.group_id == bindparam("for_group")
 _IDS = rows_parameter("ids", "dead_letter_id")
 _HAS_ID = dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id))
@@ -139,14 +140,15 @@ _FOLLOWING = RowStatement(
     .order_by(dead_letter.c.dead_letter_id)
     .limit(bindparam("limit")),
 )
-# In the order of their ids, so that transactions that lock them do not deadlock. They are found by the keys that are
-# given: an index that has the order too would be read through all dead letters of the group.
+# In the order of ids, so that transactions that lock dead letters do not deadlock. No index has this expression: an
+# index with the order too would tempt Postgres to read all dead letters of the group, instead of the given keys.
 _IN_ORDER = unindexed(dead_letter.c.dead_letter_id)
 _OF_IDS = _ROWS.where(_HAS_ID, unindexed(dead_letter.c.group_id) == bindparam("for_group")).order_by(_IN_ORDER)
 _NAMED = RowStatement(DeadLetterRow, _OF_IDS)
 _LOCK = RowStatement(DeadLetterRow, _OF_IDS.with_for_update(skip_locked=True))
 _NEWEST = select(func.max(dead_letter.c.dead_letter_id)).where(_OF_GROUP)
-# By a range, which only the index with both columns has: by equality Postgres may read all dead letters of the group.
+# A range backward, for which only `dead_letter_once` has the order. With an equality Postgres may take another index,
+# and read all dead letters of the group.
 _OF_MESSAGE = RowStatement(
     DeadLetterRow,
     newest(dead_letter, *_COLUMNS, group_id=bindparam("for_group"), origin_key=bindparam("for_origin")),

@@ -2,9 +2,9 @@
 
 RocketMQ limits the bytes of a message's keys, not their number. Here the first `INDEXED_MAX` of them are in the index.
 
-A row is small: it has a 32-bit checksum of the key, and the message itself tells whether it has the key. The index has
-a part for each block of 4,096 offsets of a queue, so that new rows of a queue are neighbours: a transaction changes few
-pages, however large the index is. A search looks into each block that a queue stores.
+A row is small: it has a 32-bit checksum of the key, and a search checks the message for the key itself. The index has a
+part for each block of 4,096 offsets of a queue, so that new rows of a queue are neighbours: a transaction changes few
+pages, however large the index is. A search reads each block of a queue.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from popserver.model.topic import message_key
 SLOT_BITS = 12
 SLOTS = 1 << SLOT_BITS
 _SLOT_MASK = SLOTS - 1
-# A statement reads all rows of a key in so many blocks. A search begins with one, and takes more while it finds little.
+# A statement reads the rows of a key in at most so many blocks. A search begins with one block, and reads more at once
+# while it finds few messages.
 BLOCKS_MAX = 128
 _GROWTH = 4
-# The work of a search in units of about 0.1 µs: to look into a block, to read one row of a key, and to return it.
+# The work of a search in units of about 0.1 µs: to search a block, to read one row of a key, and to return it.
 _UNITS_PER_BLOCK = 150
 _UNITS_PER_ROW = 3
 _UNITS_PER_MATCH = 40
-# So many keys of a message are in the index: the first ones. The others are stored with the message alone.
+# The index has the first keys of a message, at most so many. The other keys are only in the message.
 INDEXED_MAX = 64
-# What a key counts in the size of a request: about the bytes of a row, with its share of pages and of the log.
+# The size of a key in a request: about the bytes of an index row, with its share of pages and of the log.
 BYTES_OF_KEY = 128
-# One transaction removes so many rows, but at least those of one message.
+# One transaction removes at most so many rows, but at least the rows of one message.
 REMOVED_MAX = 8_192
 
 
@@ -57,7 +58,7 @@ class KeyedMessages:
         self._rows: set[tuple[int, int, int]] = set()
 
     def add(self, key: int, keys: Sequence[str]) -> None:
-        """The new message at this message key has these keys."""
+        """Note the keys of the new message with this message key."""
         self._rows.update(_rows_of(key, keys[:INDEXED_MAX]))
 
     def finish(self, tx: Transaction) -> None:
@@ -65,30 +66,29 @@ class KeyedMessages:
 
 
 def remove(tx: Transaction, first: int, end: int) -> int | None:
-    """Remove the rows of the messages from `first` to before `end`, which are removed next; of the first of them if
-    they have many keys.
+    """Remove the rows of messages with first <= key < end; only of the first messages if there are many rows.
 
-    Returns the key of the first message whose rows stay for the next transaction; None if none stay.
+    The caller removes these messages next. Returns the key of the first message whose rows stay; None if none stay.
     """
     rows: set[tuple[int, int, int]] = set()
     rest = None
     for key, keys in parts.keys_as_sent(tx.conn, first, end):
         # All keys, because a store of an earlier version may have a row for each.
-        its = _rows_of(key, json.loads(keys))
-        if rows and len(rows) + len(its) > REMOVED_MAX:
+        of_message = _rows_of(key, json.loads(keys))
+        if rows and len(rows) + len(of_message) > REMOVED_MAX:
             rest = key
             break
-        rows.update(its)
+        rows.update(of_message)
     if rows:
         tx.conn.execute(_REMOVE, {"rows": encode_rows(sorted(rows))})
     return rest
 
 
 class IndexPosition(NamedTuple):
-    """A position of a search from the newest blocks of all queues to older ones: it stands before a slot of a block.
+    """The cursor of a search from the newest blocks of all queues to older ones: it continues before a slot of a block.
 
-    `distance` is the number of newer blocks in the block's queue. It only grows, so a search that goes on at a position
-    leaves no older message out.
+    `distance` is the number of newer blocks in the block's queue. It only grows, so a search that continues at a
+    position misses no older message.
     """
 
     distance: int
@@ -97,12 +97,12 @@ class IndexPosition(NamedTuple):
 
     @property
     def message_key(self) -> int:
-        """The message at the slot where the position stands."""
+        """The key of the message at this slot of this block."""
         return self.block << SLOT_BITS | self.before_slot
 
 
 class Span(NamedTuple):
-    """The last block and the first block of what a queue stores."""
+    """The last block and the first block of a queue that have stored messages."""
 
     last: int
     first: int
@@ -121,12 +121,12 @@ def spans_of(queues: Iterable[QueueRow]) -> list[Span]:
 
 
 def spans_of_all(conn: Connection) -> list[Span]:
-    """The blocks of all queues, also of deleted topics: the messages there tell that their topic is deleted."""
+    """The blocks of all queues, also of deleted topics, whose messages a search reports as deleted."""
     return spans_of(all_queue_rows(conn))
 
 
 def blocks_of(spans: list[Span], start: IndexPosition | None = None) -> Iterator[IndexPosition]:
-    """The blocks of what these queues store, the newest ones of all queues first; from `start` on."""
+    """The blocks of these queues, the newest blocks of all queues first; from `start` on."""
     return _walk(spans, start or IndexPosition(0, 0))
 
 
@@ -163,7 +163,7 @@ class KeySearch:
         """The messages with the key in the next blocks, at most `limit`."""
         blocks = self._next
         found = with_key(conn, self._key, blocks, limit)
-        # A statement that reaches its limit has read all rows of its blocks: as many as there may be.
+        # If a statement reaches its limit, count all rows that its blocks may have: it may have read them.
         is_cut = len(found) == limit
         rows = len(blocks) * SLOTS if is_cut else len(found)
         self.units += len(blocks) * _UNITS_PER_BLOCK + rows * _UNITS_PER_ROW + len(found) * _UNITS_PER_MATCH
@@ -177,8 +177,8 @@ class KeySearch:
 
 
 def with_key(conn: Connection, key: str, blocks: Sequence[IndexPosition], limit: int) -> list[IndexPosition]:
-    """The first `limit` messages in these blocks that have this key, or one with the same checksum. Each is a position
-    at which the search goes on after this message."""
+    """The first `limit` messages in these blocks with this key, or with a key of the same checksum. Each result is the
+    position at which the search continues after this message."""
     names = {"blocks": encode_rows(blocks), "of_hash": key_hash(key), "limit": limit}
     return [IndexPosition(*row) for row in conn.execute(_WITH_KEY, names)]
 

@@ -36,24 +36,25 @@ from popserver.model.topic import Topic
 
 EXPIRE_PERIOD_MS = 60_000  # how often expired lite topics are searched for
 LITE_TOPICS_MAX = 1_000_000  # of a bind topic
-# A lite topic without messages stays so long: its first one may have been removed a moment after it was stored.
+# A lite topic without messages stays at least so long: retention may remove its first message at once.
 _YOUNG_MS = 60_000
 _REMEMBERED_MAX = 150_000  # lite topics of all topics: some 20 MB
 
 
 @dataclass(slots=True)
 class _Existing:
-    """Lite topics of one topic that exist, and how far those of each queue (by id) had expired when that was seen."""
+    """The existing lite topics of one topic, and the `lite_expired_offset` of each queue id when they were read."""
 
     names: set[str] = field(default_factory=set)
     expired_offsets: dict[int, int] = field(default_factory=dict)
 
 
 class ExistingLiteTopics:
-    """What committed sends of this server have seen of lite topics, so that later sends need not search for them.
+    """The lite topics that committed sends of this server have found, so that later sends need not search for them.
 
-    An expiry moves `lite_expired_offset` of the queue, and a send reads that when it has locked the queue. While it is
-    the remembered one, each remembered lite topic of the queue exists, whichever server removes expired ones.
+    An expiry moves `lite_expired_offset` of the queue, and a send reads this offset when it has locked the queue. While
+    it equals the remembered offset, each remembered lite topic of the queue exists, whichever server removes expired
+    lite topics.
     """
 
     def __init__(self) -> None:
@@ -65,7 +66,7 @@ class ExistingLiteTopics:
         return set() if existing is None else existing.names
 
     def is_outdated(self, topic_id: int, expired_offsets: Mapping[int, int]) -> bool:
-        """Whether lite topics of these queues have expired since. Then all of the topic are forgotten."""
+        """Whether lite topics of these queues have expired since. Then it forgets all lite topics of the topic."""
         existing = self._topics.get(topic_id)
         if existing is None or all(
             existing.expired_offsets.get(queue_id, expired) == expired for queue_id, expired in expired_offsets.items()
@@ -75,7 +76,7 @@ class ExistingLiteTopics:
         return True
 
     def add(self, topic_id: int, names: Set[str], expired_offsets: Mapping[int, int]) -> None:
-        """These were seen in a transaction that is committed now."""
+        """Remember lite topics that a transaction has found, after its commit."""
         if self._count > _REMEMBERED_MAX:
             self._topics.clear()
             self._count = 0
@@ -87,7 +88,7 @@ class ExistingLiteTopics:
 
 
 class LiteTopic(NamedTuple):
-    """A lite topic: the key of its first message, and when its newest one was stored (None: it has none any more)."""
+    """A lite topic, the key of its first message, and when its newest message was stored (None: no message is left)."""
 
     name: str
     first_key: int
@@ -114,7 +115,7 @@ class NewLiteTopics:
         self._looked_up = names - self._remembered.names_of(topic.topic_id)
         self._missing = self._find_missing(self._looked_up)
         if self._missing and tx.has_other_writers:
-            # Another server may create them now, and each counts once.
+            # Another server may create the same lite topics now, and each counts once.
             topics.lock_lite_topics(tx.conn, topic.topic_id)
             self._missing = self._find_missing(self._looked_up)
         self._created: set[str] = set()
@@ -127,7 +128,7 @@ class NewLiteTopics:
         return set(self._tx.conn.execute(_MISSING, named).scalars())
 
     def refusal(self, batch: Iterable[Message]) -> LiteTopicQuotaExceeded | None:
-        """Count the lite topics that the batch creates; a refusal if the topic may not have so many."""
+        """Count the lite topics that the batch creates. Returns a refusal if the topic may not have so many."""
         new = {each.message_group for each in batch if each.message_group in self._missing}
         if not new:
             return None
@@ -143,15 +144,16 @@ class NewLiteTopics:
         return None
 
     def store(self, first_keys: Mapping[str, int], expired_offsets: Mapping[int, int]) -> None:
-        """Store those of the lite topics that the messages create.
+        """Store the lite topics that the messages create.
 
-        `first_keys` has the first message of each lite topic, `expired_offsets` is of the queues, by id; they are
-        locked. Raises `Outdated` if a lite topic that was there has expired meanwhile.
+        `first_keys`: the key of the first message of each lite topic. `expired_offsets`: the `lite_expired_offset` of
+        each queue id; the queues are locked. Raises `Outdated` if a lite topic that was found has expired meanwhile.
         """
         topic_id = self._topic.topic_id
         if self._remembered.is_outdated(topic_id, expired_offsets):
             raise Outdated
-        # Expiry locks the queues too. Before that, another server may have removed lite topics that were found.
+        # Expiry locks the queues too. But before this transaction locked them, another server may have removed lite
+        # topics that it had found.
         found = (self._looked_up & first_keys.keys()) - self._created
         if found and self._tx.has_other_writers and self._find_missing(found):
             raise Outdated
@@ -171,18 +173,18 @@ def find(conn: Connection, topic_id: int, name: str) -> LiteTopic | None:
 
 
 def listed(conn: Connection, topic_id: int, prefix: str, after: str, limit: int) -> list[LiteTopic]:
-    """The topic's next lite topics after this name, whose names begin so."""
+    """The topic's next lite topics after this name, of those whose names begin with `prefix`."""
     names = {"of_topic": topic_id, "after": after, "limit": limit, "prefix": prefix, "length": len(prefix)}
     return _LISTED.rows(conn, names)
 
 
 def first_key(conn: Connection, topic_id: int, name: str) -> int | None:
-    """The key of the first message of the lite topic; None if it has expired. Messages before it are consumed."""
+    """The key of the first message of the lite topic; None if it has expired. Messages before this key are consumed."""
     return conn.execute(_FIRST_KEY, {"of_topic": topic_id, "named": name}).scalar()
 
 
 def first_key_of(topic_id: ColumnElement[int], name: ColumnElement[Any]) -> ScalarSelect[int]:
-    """The same, for a statement about rows with names of lite topics."""
+    """The same as a subquery, for rows with names of lite topics."""
     of_name = lite_topic.c.topic_id == topic_id, lite_topic.c.name == name
     return select(lite_topic.c.first_key).where(*of_name).scalar_subquery()
 
@@ -252,7 +254,7 @@ _with_topic = lite_topic.join(topics.EXISTING, topics.EXISTING.c.topic_id == lit
 _IS_OLD = and_(
     lite_topic.c.created_at_ms < bindparam("now_ms") - _YOUNG_MS,
     or_(
-        # Written so that without a life of lite topics only those without messages are old.
+        # If the topic has no `lite_expires_ms`, only lite topics without messages are old.
         func.coalesce(_NEWEST_MS, 0) == 0,
         func.coalesce(_NEWEST_MS, 0) < bindparam("now_ms") - topics.EXISTING.c.lite_expires_ms,
     ),

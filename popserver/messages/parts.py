@@ -1,7 +1,7 @@
-"""Questions about the messages in a part of a queue: the first ones, the newest ones, how many, and their keys.
+"""Queries about the messages in a part of a queue: the first ones, the newest ones, how many, and their keys.
 
-A part goes from one message key to before another one. The primary key finds its messages, in their order. Those of a
-message group, or lite topic, are found by `message_of_group`, which has the originals. No body is read.
+A part is a range of message keys: first <= key < end. The primary key finds its messages, in their order. The index
+`message_of_group`, which has only originals, finds the messages of a message group or lite topic. No body is read.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def first_key(conn: Connection, first: int, end: int, *, message_group: str | No
 
 
 def key_after(conn: Connection, first: int, end: int, count: int) -> int | None:
-    """The key behind the first so many messages; None if there are no more."""
+    """The key of the message after the first `count` messages; None if there is none."""
     return conn.execute(_KEY_AFTER, _names(first, end) | {"count": count}).scalar()
 
 
 def first_key_since(conn: Connection, first: int, end: int, message_group: str, since_ms: int) -> int | None:
-    """The key of the first message of the message group that was stored then or later."""
+    """The key of the first message of the message group that was stored at `since_ms` or later."""
     names = _names(first, end, message_group) | {"since_ms": since_ms}
     return conn.execute(_FIRST_SINCE, names).scalar()
 
 
 def first_key_of_last(conn: Connection, first: int, end: int, message_group: str, count: int) -> int | None:
-    """The key of the first one of the last so many messages of the message group."""
+    """The key of the first of the last `count` messages of the message group."""
     return conn.execute(_FIRST_OF_LAST, _names(first, end, message_group) | {"count": count}).scalar()
 
 
@@ -58,12 +58,12 @@ def count(conn: Connection, first: int, end: int, message_group: str, limit: int
 
 
 def keys_as_sent(conn: Connection, first: int, end: int) -> Sequence[tuple[int, str]]:
-    """The messages that have keys: the message key, and their keys as JSON; in order."""
+    """The messages that have keys, in order: the message key, and the keys as JSON."""
     return [(row.message_key, row[1]) for row in conn.execute(_WITH_KEYS, _names(first, end))]
 
 
 def first_key_in(first: ColumnElement[int], end: ColumnElement[int]) -> ScalarSelect[int]:
-    """The key of the first message, for a statement about rows with these keys; NULL if there is none."""
+    """The key of the first message as a subquery; NULL if there is none."""
     found = select(message.c.message_key).where(message.c.message_key >= first, message.c.message_key < end)
     return found.order_by(message.c.message_key).limit(literal_column("1")).scalar_subquery()
 

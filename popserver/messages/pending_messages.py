@@ -1,11 +1,11 @@
 """Pending messages: stored, but in no queue yet. Delayed ones wait until they are due, half messages for a decision.
 
-A transaction that locks a pending message has locked no delivery and waits for no queue's counter. What chooses
-messages skips those that another transaction has locked; what names messages waits for them.
+A transaction that locks a pending message has locked no delivery and waits for no queue's counter. Statements that
+choose messages skip those that another transaction has locked; statements that name messages wait for them.
 
-On Postgres a user's open transaction keeps the entries of all that was ever pending. So messages are looked for by
-their ids, with the topic in a form that no index has, and searches by time begin where the last one ended. There is an
-index by time for each kind: undecided half messages do not delay messages that are due.
+On Postgres a user's open transaction keeps the index entries of all messages that were pending since it began. So
+messages are found by their ids, with the topic in an expression that no index has, and searches by time begin where the
+last one ended. Each kind has an index by time, so undecided half messages do not delay messages that are due.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PendingRow(NamedTuple):
 
 
 def store(conn: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Store messages. The rows have all columns but the id, in order; those from `tag` on are `append.content`."""
+    """Store messages. The rows have all columns but the id, in order; those from `tag` on are `stored.content`."""
     dialect_of(conn).insert(conn, pending, rows)
 
 
@@ -82,18 +82,18 @@ def lock(conn: Connection, topic_id: int, message_ids: Collection[bytes]) -> dic
 
 
 def named(conn: Connection, topic_id: int, message_ids: Sequence[bytes]) -> list[PendingRow]:
-    """Those of these messages that are pending."""
+    """The pending rows of these messages."""
     return [row for ids in in_steps(message_ids) for row in _NAMED.rows(conn, {"topic_id": topic_id, "ids": ids})]
 
 
 def properties_of(conn: Connection, pending_ids: Iterable[int]) -> dict[int, str]:
-    """The properties of those of these messages that have any, as JSON."""
+    """The properties of these messages as JSON, by pending id, without messages that have none."""
     rows = conn.execute(_PROPERTIES, {"ids": encode_column(pending_ids)})
     return {row.pending_id: row.properties for row in rows}
 
 
 def remove(conn: Connection, pending_ids: Iterable[int]) -> None:
-    """Remove messages, which this transaction has locked."""
+    """Remove messages that this transaction has locked."""
     ids = [*pending_ids]
     if ids:
         conn.execute(_REMOVE.of(conn), {"ids": encode_column(ids)})
@@ -123,7 +123,7 @@ def next_due(conn: Connection, after_ms: int) -> tuple[int, int] | None:
 def first_missing(
     conn: Connection, last_ids: Mapping[tuple[int, str], int], pending_ids: Iterable[int]
 ) -> dict[tuple[int, str], int]:
-    """By topic id and message group: its first message that is before the last one and not one of `pending_ids`."""
+    """By topic id and message group: the first message before the last one (`last_ids`) that `pending_ids` lacks."""
     groups = [(topic_id, last_id, name) for (topic_id, name), last_id in last_ids.items()]
     rows = conn.execute(_FIRST_MISSING, {"groups": encode_rows(groups), "ids": encode_column(pending_ids)})
     return {(row.topic_id, row.message_group): row.pending_id for row in rows}
@@ -132,8 +132,8 @@ def first_missing(
 def as_messages(
     dialect: Dialect, entering: FromClause, names: Sequence[str], becomes: Mapping[str, ColumnElement[Any]]
 ) -> Select[Any]:
-    """The columns `names` of messages in queues, for the pending messages (`pending_id`) in `entering`, which this
-    transaction has locked. `becomes`: the columns that a message gets with its offset."""
+    """The pending messages `entering` (`pending_id`), with the columns `names` of messages in queues. This transaction
+    has locked them. `becomes`: the columns that a message gets with its offset."""
     found, row = joined(dialect, entering, pending, "pending_id")
     # A committed half is an ordinary message (protocol 8.1).
     message_type = case((is_half(row), MessageType.NORMAL.value), else_=row.c.message_type)
@@ -154,12 +154,12 @@ def next_checks(conn: Connection, from_ms: Mapping[int, int]) -> dict[int, int |
 
 
 def count_check(conn: Connection, pending_ids: Iterable[int], next_ms: int) -> None:
-    """These half messages are checked now; their next check is due then."""
+    """Count a check of these half messages; their next check is due at `next_ms`."""
     conn.execute(_COUNT, {"ids": encode_column(pending_ids), "at_ms": next_ms})
 
 
 def uncount_check(conn: Connection, pending_ids: Iterable[int], next_ms: int) -> None:
-    """The check of these half messages does not count; it is due again then."""
+    """Do not count the last check of these half messages; it is due again at `next_ms`."""
     conn.execute(_UNCOUNT, {"ids": encode_column(pending_ids), "at_ms": next_ms})
 
 
@@ -174,7 +174,7 @@ def forget_topic(conn: Connection, topic_id: int) -> int:
 
 
 def turn_back(conn: Connection, now_ms: int, by_ms: int) -> None:
-    """The server time has gone back by so much, to `now_ms`: checks keep the time that is left."""
+    """After the server time has gone back by `by_ms`, to `now_ms`: checks keep their remaining time."""
     conn.execute(_TURN_BACK, {"now_ms": now_ms, "by_ms": by_ms})
 
 
@@ -189,7 +189,7 @@ _LOCK = RowStatement(
 )
 _NAMED = RowStatement(PendingRow, select(*PENDING_COLUMNS).where(*_OF_IDS))
 _one: Select[Any] = select(literal_column("1")).limit(literal_column("1"))
-# 1 if a message of the topic `of_topic` is pending, NULL if none is.
+# 1 if any message of the topic `of_topic` is pending, NULL if none is.
 ANY_OF_TOPIC = _one.where(pending.c.topic_id == bindparam("of_topic")).scalar_subquery()
 
 
@@ -202,7 +202,8 @@ class _Ids(UserDefinedType[Sequence[bytes]]):
         return "BYTEA[]"
 
 
-# The same of the messages with the ids `ids`; only on Postgres.
+# The same for the messages with the ids `ids`; only on Postgres. No index fits the topic's condition: by the index of
+# the topic Postgres would read the entries of all messages that were pending.
 ANY_OF_IDS = _one.where(
     pending.c.message_id == any_(bindparam("ids", type_=_Ids())),
     unindexed(pending.c.topic_id) == bindparam("of_topic"),
@@ -214,14 +215,14 @@ PENDING_BY_ID = (
     .join(_IDS, _IDS.c.pending_id == pending.c.pending_id)
     .subquery("pending_by_id")
 )
-_THESE = pending.c.pending_id.in_(select(_IDS.c.pending_id))
-_PROPERTIES = select(pending.c.pending_id, pending.c.properties).where(_THESE, pending.c.properties.is_not(None))
+_HAS_ID = pending.c.pending_id.in_(select(_IDS.c.pending_id))
+_PROPERTIES = select(pending.c.pending_id, pending.c.properties).where(_HAS_ID, pending.c.properties.is_not(None))
 
 
 def _remove(dialect: Dialect) -> Executable:
     if dialect.has_other_writers:
         return delete(pending).where(are_newest(dialect, pending, _IDS, "pending_id"))
-    return delete(pending).where(_THESE)  # SQLite has no DELETE with a join
+    return delete(pending).where(_HAS_ID)  # SQLite has no DELETE with a join
 
 
 _REMOVE = PerDialect(_remove)
@@ -259,7 +260,8 @@ def _due_checks(dialect: Dialect) -> RowStatement[PendingRow]:
         of_topics = pending.c.topic_id.in_(select(_TOPICS.c.topic_id)), pending.c.due_at_ms <= bindparam("now_ms")
         query = select(*PENDING_COLUMNS).where(IS_HALF, *of_topics).order_by(pending.c.topic_id, pending.c.due_at_ms)
         return RowStatement(PendingRow, query.limit(limit))
-    # One topic after the other: else Postgres might read all entries of the index, also those of the past.
+    # One topic after the other, each from its lower time bound: otherwise Postgres might read all entries of the index,
+    # also the old ones.
     of_topic = pending.c.topic_id == _TOPICS.c.topic_id
     times = pending.c.due_at_ms.between(_TOPICS.c.from_ms, bindparam("now_ms"))
     found = select(*PENDING_COLUMNS).where(IS_HALF, of_topic, times).order_by(pending.c.due_at_ms)
@@ -276,8 +278,8 @@ _EARLIEST = (
     .limit(literal_column("1"))
 )
 _NEXT_CHECKS = select(_TOPICS.c.topic_id, _EARLIEST.scalar_subquery().label("due_ms"))
-_COUNT = update(pending).where(_THESE).values(checks=pending.c.checks + 1, due_at_ms=bindparam("at_ms"))
-_UNCOUNT = update(pending).where(_THESE).values(checks=pending.c.checks - 1, due_at_ms=bindparam("at_ms"))
+_COUNT = update(pending).where(_HAS_ID).values(checks=pending.c.checks + 1, due_at_ms=bindparam("at_ms"))
+_UNCOUNT = update(pending).where(_HAS_ID).values(checks=pending.c.checks - 1, due_at_ms=bindparam("at_ms"))
 _OF_SENDER = (
     select(pending.c.topic_id).where(IS_HALF_OF_CLIENT, pending.c.client_id == bindparam("of_client")).distinct()
 )

@@ -1,9 +1,9 @@
 """Queries for the messages in a range of a queue, with a limit for the work of one query.
 
-A range goes from one message key to before another one. The primary key finds its messages, in their order. Those of a
-message group are found by `message_of_group`, which has the originals.
+A range is from_key <= key < to_key. The primary key finds its messages, in their order. The index `message_of_group`,
+which has only originals, finds the messages of a message group.
 
-The limit counts offsets, and the cost of evaluating a SQL filter. That cost is computed from the filter and the
+The limit counts offsets, and the cost of evaluating a SQL filter. This cost is computed from the filter and the
 messages (`SqlFilter.cost`), not measured, so the same query ends at the same message on every server.
 """
 
@@ -31,12 +31,12 @@ WINDOW_OFFSETS = 1_000
 _MESSAGES_MAX = 4_000
 # In units of about 0.1 µs, over all queues.
 JUDGED_UNITS = 100_000
-# After so many units the thread sleeps, which releases the GIL. Otherwise each thread that needs the GIL waits 5 ms for
-# it, and a request needs it often.
+# After so many units the thread sleeps, which releases the GIL. Otherwise each other thread waits 5 ms for the GIL each
+# time, and a request needs it often.
 _YIELD_UNITS = 30_000
 _YIELD_S = 0.000_1
 _NEVER = threading.Event()
-# The first read fetches so many messages, because their size is unknown; each next read at most so many times more.
+# The first read fetches so many messages, because their size is unknown; each next read at most `_GROWTH` times more.
 _FIRST_MESSAGES = 256
 _GROWTH = 4
 
@@ -115,7 +115,7 @@ class Work:
             self._until_yield = _YIELD_UNITS
 
 
-# Queries for what a SQL filter needs: a message's key, its tag, and the properties in the filter.
+# Queries for the values that a SQL filter needs: a message's key, its tag, and the properties in the filter.
 #
 # The result is one row (`messages.columns`). If it is cheaper, the database extracts only the properties in the filter.
 
@@ -128,7 +128,7 @@ Judged = tuple[int, str | None, Mapping[str, str | None]]
 
 
 class Unjudged(NamedTuple):
-    """Messages, and the highest number of characters that their tags and properties have together."""
+    """Messages, and an upper bound of the characters in all their tags and properties."""
 
     rows: Sequence[Judged]
     characters: int
@@ -163,7 +163,7 @@ def _picking(found: Any, count: int) -> Select[Any]:
 
 
 def _picks(named: Sequence[str]) -> dict[str, str]:
-    """The parameters of the query: each property's name and its JSON path. Names have no special characters."""
+    """The parameters of a `_picking` query: each property's name and its JSON path. Names need no escapes there."""
     picks: dict[str, str] = {}
     for number, name in enumerate(named):
         picks |= {f"name_{number}": name, f"path_{number}": f'$."{name}"'}
@@ -172,8 +172,8 @@ def _picks(named: Sequence[str]) -> dict[str, str]:
 
 # Ranges of a queue: the messages between two keys, and which of them match a filter.
 
-# The first read fetches so many messages for each wanted one. The next reads fetch as many as were needed for each
-# match, times a margin.
+# The first read fetches so many messages for each wanted message. The next reads fetch as many as each match needed
+# before, times a margin.
 _ASKED_PER_WANTED = 8
 _AND_MORE = 1.25
 _INSIDE = message.c.message_key >= bindparam("from_key"), message.c.message_key < bindparam("to_key")
@@ -187,7 +187,7 @@ WITH_TAG = (
 _BOUNDS = rows_parameter("bounds", "number", "from_key", "to_key")
 _OF_GROUPS = rows_parameter("bounds", "number", "from_key", "to_key", text=("message_group",))
 _other = message.alias("other")
-# The message after the message group's share: the messages before it are the share.
+# The key of the first message after the message group's share.
 _END_OF_SHARE = (
     select(_other.c.message_key)
     .where(
@@ -202,8 +202,8 @@ _END_OF_SHARE = (
     .correlate(_OF_GROUPS)
     .scalar_subquery()
 )
-# The keys and message groups of the messages from `from_key` to before `to_key`. It has no further condition: with
-# those of the index of message groups, Postgres might read all of that index.
+# The keys and message groups of the messages from `from_key` to before `to_key`. No further condition: with the
+# conditions of the index `message_of_group`, Postgres might read all of that index.
 PASSED = select(message.c.message_key, message.c.message_group).where(*_INSIDE).subquery("passed")
 
 

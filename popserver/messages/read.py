@@ -1,4 +1,4 @@
-"""Pages of messages for readers: the oldest ones of a queue, those with these keys, and the key of one by its id.
+"""Pages of messages for readers: the oldest messages of a queue, or messages by key; and the key of a message by id.
 
 No query costs more with a larger backlog. Lists are pages, and one answer has at most `PAGE_BYTES_MAX` of bodies, but
 at least one message.
@@ -47,7 +47,7 @@ def _queue(topic: Topic, number: int) -> MessageQueue:
 
 
 def within_a_page(sized: Iterable[tuple[T, int]], bytes_max: int | None = None) -> list[T]:
-    """The first of these, each with its size, that fit into one answer; at least one. `bytes_max`: None for
+    """The first items, given with their sizes, that fit into one answer; at least one. `bytes_max` None:
     `PAGE_BYTES_MAX`."""
     room = PAGE_BYTES_MAX if bytes_max is None else bytes_max
     found: list[T] = []

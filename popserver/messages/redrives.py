@@ -1,8 +1,8 @@
 """Redrives: a record of each dead letter that a plan sends back.
 
-A message that was redriven only to its group has its delivery at another key than its first: at that of the copy in the
-dead-letter topic, or of a new message in the group's retry topic. Its record has both keys. A record stays when the
-dead letter is removed, until its group is.
+A message that was redriven only to its group has its delivery at another key than its first key: at the key of the copy
+in the dead-letter topic, or of a new message in the group's retry topic. Its record has both keys. A record stays when
+its dead letter is removed, until its group is removed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DIED_AGAIN = "it died again, and was purged"
 
 
 class RedriveOrigin(NamedTuple):
-    """The origin of a redriven message: its first key, its topic there, and the redrive plan."""
+    """The origin of a redriven message: its first key, the topic of this key, and the redrive plan."""
 
     redriven_key: int
     origin_key: int
@@ -48,7 +48,7 @@ class RedriveOrigin(NamedTuple):
 
 
 class RedriveRow(NamedTuple):
-    """Where a plan has sent a dead letter; `target_topic_id` None: only back to the group."""
+    """The key to which a plan has sent a dead letter; `target_topic_id` None: only back to the group."""
 
     plan_id: str
     dead_letter_id: int
@@ -57,11 +57,11 @@ class RedriveRow(NamedTuple):
     target_topic_id: int | None
 
 
-# Where redriven messages are.
+# The keys of redriven messages.
 
 
 def origins_of(conn: Connection, keys: Sequence[int]) -> dict[int, RedriveOrigin]:
-    """The origins of the redriven messages with these keys, for all groups. For several redrives, the last one."""
+    """The origins of the redriven messages with these keys, for all groups. After several redrives, of the last one."""
     return {row.redriven_key: row for row in _ORIGINS_OF.rows(conn, {"keys": encode_column(keys)})}
 
 
@@ -77,7 +77,7 @@ def redriven_keys_of(conn: Connection, origin_key: int) -> list[int]:
 
 
 def pages_of_redriven_keys(conn: Connection, group_id: int, first: int, end: int) -> Iterator[list[int]]:
-    """The keys of the group's redriven messages with first keys from `first` to before `end`, in steps.
+    """The keys of the group's redriven messages whose first keys are in first <= key < end, in steps.
 
     A message may have been redriven more than once.
     """
@@ -88,13 +88,13 @@ def pages_of_redriven_keys(conn: Connection, group_id: int, first: int, end: int
 
 
 def of_letter(conn: Connection, letter: DeadLetterRow) -> RedriveRow | None:
-    """Where the last redrive has sent this dead letter; None if there was none."""
+    """The last redrive of this dead letter; None if there was none."""
     rows = of_letters(conn, [letter])
     return rows[0] if rows else None
 
 
 def of_letters(conn: Connection, letters: Iterable[DeadLetterRow]) -> list[RedriveRow]:
-    """The same for several, without those that were not redriven."""
+    """The same for several dead letters, without those that were not redriven."""
     rows = [(each.dead_letter_id, each.plan_id) for each in letters if each.plan_id is not None]
     return _OF_LETTERS.rows(conn, {"letters": encode_rows(rows)}) if rows else []
 
@@ -103,12 +103,12 @@ def of_letters(conn: Connection, letters: Iterable[DeadLetterRow]) -> list[Redri
 
 
 def recording(letters: FromClause) -> Insert:
-    """A statement that records in the plan `:of_plan` those of `letters` that it has not recorded.
+    """A statement that records those of `letters` that the plan `:of_plan` has not recorded yet.
 
     `letters` has the columns of `dead_letters.RECORDED`, and `message_id`. The plan's group, reason and target are the
     parameters `for_group`, `why` and `target`.
     """
-    # A scalar: for an EXISTS, Postgres may read all records of the plan.
+    # No EXISTS: Postgres may read all records of the plan for it.
     is_recorded = (
         select(redrive.c.dead_letter_id)
         .where(redrive.c.plan_id == _plan_id, redrive.c.dead_letter_id == letters.c.dead_letter_id)
@@ -122,7 +122,8 @@ def recording(letters: FromClause) -> Insert:
         bindparam("why", type_=redrive.c.reason.type),
         bindparam("target", type_=redrive.c.target_topic_id.type),
     ).where(
-        unindexed(letters.c.group_id) == bindparam("for_group"),  # they are found by their ids
+        # No index fits the group: the dead letters are found by their ids.
+        unindexed(letters.c.group_id) == bindparam("for_group"),
         is_recorded.is_(None),
     )
     names = ["plan_id", *_RECORDED, "state", "change", "reason", "target_topic_id"]
@@ -130,7 +131,7 @@ def recording(letters: FromClause) -> Insert:
 
 
 def next_planned(conn: Connection, plan_id: str, limit: int) -> Sequence[int]:
-    """The ids of the next dead letters that the plan has not redriven or skipped yet."""
+    """The ids of the next dead letters that the plan has neither redriven nor skipped."""
     return conn.execute(_NEXT, {"of_plan": plan_id, "limit": limit}).scalars().all()
 
 
@@ -150,7 +151,7 @@ class Redriven(NamedTuple):
 
 
 def note_redriven(tx: Transaction, plan_id: str, done: Iterable[Redriven]) -> None:
-    """The plan has redriven these dead letters, which it has recorded, now."""
+    """Note that the plan redrives these recorded dead letters now."""
     rows = [
         {
             "of_plan": plan_id,
@@ -167,15 +168,15 @@ def note_redriven(tx: Transaction, plan_id: str, done: Iterable[Redriven]) -> No
 
 
 def note_skipped(tx: Transaction, plan_id: str, notes: Mapping[int, str]) -> None:
-    """Why these dead letters are not redriven; `notes` are by id."""
+    """Note why the plan skips these dead letters; `notes` are by id."""
     if notes:
         tx.conn.execute(_SKIP, [{"of_plan": plan_id, "of_id": each, "why": why} for each, why in notes.items()])
 
 
 def note_purged(tx: Transaction, ids: Collection[int]) -> None:
-    """Note in the records of redrives that these dead letters, which had been redriven before, died again.
+    """Note that messages died again after redrives, because their new dead letters are purged now.
 
-    Without the dead letter, the record would look like that of a message that was consumed.
+    Without the dead letter, the record of a redrive would look like the record of a consumed message.
     """
     died = tx.conn.execute(_DIED_AS, {"ids": encode_column(ids)}).all()
     if died:
@@ -183,7 +184,7 @@ def note_purged(tx: Transaction, ids: Collection[int]) -> None:
 
 
 def forget_group(conn: Connection, group_id: int) -> int:
-    """Remove a step of one plan of a deleted group, its records first, because they are found only by the plan."""
+    """Remove a step of one plan of a deleted group, the records first: only the plan finds them."""
     plan_id = redrive_plans.any_of_group(conn, group_id)
     if plan_id is None:
         return 0
@@ -194,19 +195,19 @@ def forget_group(conn: Connection, group_id: int) -> int:
     return redrive_plans.forget(conn, plan_id)
 
 
-# What a record repeats of the dead letter.
+# The columns of a record that repeat the dead letter.
 _RECORDED = "dead_letter_id group_id origin_key origin_topic_id message_id attempt dead_reason dead_at_ms".split()
 _plan_id = bindparam("of_plan", type_=redrive.c.plan_id.type)
 _KEYS = rows_parameter("keys", "message_key")
 _TO_ITS_GROUP = and_(redrive.c.redriven_key.is_not(None), redrive.c.target_topic_id.is_(None))
-# The messages that were redriven only to their group: their first keys, and where they are since. The index
-# `redrive_of_key` finds them by `redriven_key`, `redrive_of_origin` by `origin_key`, both also with `group_id`.
+# The messages that were redriven only to their group: their first keys and their new keys. The index `redrive_of_key`
+# finds them by `redriven_key`, `redrive_of_origin` by `origin_key`, both also with `group_id`.
 REDRIVEN = (
     select(redrive.c.group_id, redrive.c.origin_key, redrive.c.redriven_key, redrive.c.dead_letter_id)
     .where(_TO_ITS_GROUP)
     .subquery("redriven_message")
 )
-# Where dead letters were redriven to, also in target topics; `redrive_of_key` has all of it.
+# The new keys of redriven messages, also in target topics; the index `redrive_of_key` has both columns.
 REDRIVEN_TO = (
     select(redrive.c.group_id, redrive.c.redriven_key)
     .where(redrive.c.redriven_key.is_not(None))
@@ -264,7 +265,8 @@ _ENDED_AMONG = select(redrive.c.dead_letter_id).where(
     redrive.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id)),
     redrive.c.state != literal_column(f"'{RedriveState.PLANNED}'"),
 )
-# Row by row: in a join with the parameter rows, SQLite would scan the whole plan, and all parameter rows for each row.
+# One row after the other: in a join with parameter rows, SQLite would scan the whole plan, and for each of its rows all
+# parameter rows.
 _ONE = _OF_PLAN, redrive.c.dead_letter_id == bindparam("of_id")
 _NOTE_REDRIVEN = (
     update(redrive)

@@ -89,7 +89,7 @@ def pending(conn: Connection, topic: Topic, ids: Sequence[str]) -> dict[str, Sen
 
 
 def firsts(batch: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
-    """The messages without repetitions of an id or a key; and for each left-out id, the id whose result it gets."""
+    """The messages without repetitions of an id or a key; and for each repeated id, the id whose result it gets."""
     first_of: dict[tuple[str, str], Message] = {}
     alike: dict[str, str] = {}
     found = []
@@ -107,7 +107,7 @@ def firsts(batch: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
 def claim(tx: Transaction, topic: Topic, stored: Iterable[Message], window_ms: int) -> None:
     """Claim the keys of messages that are stored now. Raises `RepeatedId` for a repetition in this transaction."""
     for each in stored:
-        # Checked in this order, because many messages have no properties, and most have no key.
+        # In this order, because many messages have no properties, and most have no key.
         if each.properties and (key := key_of(each)) is not None and window_ms:
             name = topic.topic_id, key
             claims = tx.at_end(KeyClaims).claims
@@ -117,9 +117,9 @@ def claim(tx: Transaction, topic: Topic, stored: Iterable[Message], window_ms: i
 
 
 def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[Enqueued], window_ms: int) -> set[int]:
-    """Claim the keys of pending messages that users' own transactions have enqueued, which cannot wait for claims.
+    """Claim the keys of pending messages that users' own transactions have enqueued: these cannot wait for claims.
 
-    Returns the pending ids of the messages whose key belongs to another message.
+    Returns the pending ids of the messages whose keys belong to other messages.
     """
     properties = pending_messages.properties_of(tx.conn, (row.pending_id for row in enqueued))
     keys = {pending_id: json.loads(each)[PROPERTY] for pending_id, each in properties.items() if PROPERTY in each}
@@ -139,7 +139,7 @@ def enter(tx: Transaction, topics: Mapping[int, Topic], enqueued: Sequence[Enque
 
 
 class KeyClaims:
-    """The claims of a transaction, by topic and key. `stale` has the old rows to remove first, with message ids."""
+    """The claims of a transaction, by topic and key. `stale`: the message ids of old claims, to be removed first."""
 
     order: ClassVar = FinishOrder.IDEMPOTENCY_KEYS
 

@@ -72,18 +72,17 @@ def offset_at(conn: Connection, topic: Topic, queue: MessageQueue, at_ms: int) -
 
 
 def newest_stored_at_ms(conn: Connection) -> int:
-    """The latest `stored_at_ms`; 0 for an empty store. A server's clock must not start behind it."""
+    """The latest `stored_at_ms`; 0 for an empty store. A server's clock must not start before this time."""
     return conn.execute(_NEWEST).scalar() or 0
 
 
 def oldest_stored_at_ms(conn: Connection) -> int | None:
-    """When the oldest message was stored that is the first of its queue; None for an empty store."""
+    """When the oldest of the first messages of all queues was stored; None for an empty store."""
     return conn.execute(_OLDEST).scalar()
 
 
 def newest_in_message_group_ms(message_group: ColumnElement[Any], first_key: ColumnElement[int]) -> ScalarSelect[int]:
-    """When the last message of a message group was stored, of those from the key to the end of its queue; NULL if there
-    is none."""
+    """When the last message of a message group was stored, from this key to its queue's end; NULL if there is none."""
     stored_at_ms = select(message.c.stored_at_ms).where(
         IS_ORIGINAL,
         message.c.message_group == message_group,
@@ -104,7 +103,7 @@ def _likely(row: _Times, oldest_ms: int, at_ms: int) -> _OffsetRange:
 
 
 def stored_at(first: ColumnElement[int], end: ColumnElement[int], *, is_last: bool = False) -> ScalarSelect[int]:
-    """The `stored_at_ms` of the first or the last message from one key to before another one; NULL if there is none."""
+    """The `stored_at_ms` of the first or the last message with first <= key < end; NULL if there is none."""
     key = message.c.message_key
     found = select(message.c.stored_at_ms).where(key >= first, key < end)
     return found.order_by(key.desc() if is_last else key).limit(literal_column("1")).scalar_subquery()

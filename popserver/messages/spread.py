@@ -1,8 +1,8 @@
-"""Which queue a message goes to: that of its message group, that of its priority, or one that evens the queues out.
+"""Chooses the queue of each message: by its message group, by its priority, or so that all queues fill evenly.
 
-All messages that enter a topic come through here: sent ones, delayed and half messages, those of users' transactions,
-and redriven ones. Messages that may go anywhere fill the queues that have the fewest of them from this server. A few
-go to one queue, because each queue is a row and a page more to write; many level all queues (docs/design/0005).
+All messages that enter a topic use it: sent ones, delayed and half messages, those of users' transactions, and redriven
+ones. Messages that may go to any queue fill the queues that got the fewest from this server. A few messages go to one
+queue, because each further queue is a row and a page more to write; many fill all queues evenly (docs/design/0005).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from popserver.engine.transaction import Transaction
 from popserver.model.topic import MessageQueue, MessageType, Topic, queue_of_group, queue_of_priority
 
-# So many messages of a transaction go to one queue; for more there is another queue. Queues differ by about as many.
+# A transaction sends at most so many messages to one queue, and more to further queues. Queues differ by about as many.
 RUN: Final = 16
-TOPICS_MAX: Final = 10_000  # that are remembered; a forgotten topic begins anew
+TOPICS_MAX: Final = 10_000  # topics in memory; a forgotten topic begins anew
 
 
 class _MayBeBound(Protocol):
@@ -45,7 +45,7 @@ def by_queue(tx: Transaction, topic: Topic, batch: Sequence[B]) -> dict[MessageQ
         levels = None if memory is None else memory.of_topics.get(topic.topic_id)
         if memory is None or levels is None or len(levels) != len(topic.queues) or not 0 < len(batch) <= RUN:
             return dict(spread(tx, topic, batch))
-        # The same for few messages, without further functions: most transactions have few.
+        # A short way for few messages, because most transactions have few.
         messages, _, number = min(levels)
         filled = _Level(messages + len(batch), next(memory.turns), number)
         tx.after_commit.append(partial(levels.__setitem__, number, filled))
@@ -65,7 +65,7 @@ def by_queue(tx: Transaction, topic: Topic, batch: Sequence[B]) -> dict[MessageQ
 def spread(
     tx: Transaction, topic: Topic, batch: Sequence[M], among: Collection[int] | None = None
 ) -> list[tuple[MessageQueue, Sequence[M]]]:
-    """Runs of messages that may go anywhere, each with its queue. among: ids of the queues to use; None for all."""
+    """Runs of messages that may go to any queue, each with its queue. `among`: ids of the queues to use; None: all."""
     if not batch:
         return []
     if len(topic.queues) == 1:
@@ -77,16 +77,16 @@ def spread(
     return runs
 
 
-def queues_for(messages: int, there: int) -> int:
-    """How many of the queues that are there get some of so many messages; all, if it would be more than half."""
+def queues_for(messages: int, queues: int) -> int:
+    """How many of the topic's queues so many messages use; all queues, if it would be more than half."""
     runs = -(-messages // RUN)
-    return there if runs > 1 and 2 * runs > there else runs
+    return queues if runs > 1 and 2 * runs > queues else runs
 
 
 def in_order_of_use(tx: Transaction, topic: Topic, messages: int) -> tuple[Sequence[MessageQueue], int]:
-    """All its queues, in the order in which so many messages without a priority would use them, and how many they use.
+    """The topic's queues in the order in which messages without a priority would use them, and how many they would use.
 
-    In a topic with priorities that is the lowest one, as in `by_queue`.
+    In a topic with priorities they use the lowest queue, as in `by_queue`.
     """
     if MessageType.PRIORITY in topic.accepts:
         return topic.queues, 1
@@ -95,7 +95,7 @@ def in_order_of_use(tx: Transaction, topic: Topic, messages: int) -> tuple[Seque
 
 
 class _Level(NamedTuple):
-    """How many messages a queue has got, when it was its turn last, and its number."""
+    """How many messages a queue got, the number of its last turn, and the queue's number."""
 
     messages: int
     turn: int
@@ -103,29 +103,29 @@ class _Level(NamedTuple):
 
 
 class Spread:
-    """How evenly this server has filled the queues of its topics. It counts what is committed."""
+    """How many messages this server has sent to each queue of its topics. It counts committed messages."""
 
     def __init__(self) -> None:
         self.of_topics: dict[int, list[_Level]] = {}
         self.turns = count(1)
 
     def levels(self, topic: Topic) -> list[_Level]:
-        """Those of all its queues. A new queue begins as the emptiest one does, so it gets no more than the others."""
-        there = len(topic.queues)
+        """The levels of the topic's queues. A new queue begins at the lowest level, so it gets no more than others."""
+        queues = len(topic.queues)
         levels = self.of_topics.get(topic.topic_id)
         if levels is None:
             while len(self.of_topics) >= TOPICS_MAX:
                 del self.of_topics[next(iter(self.of_topics))]
-            levels = self.of_topics[topic.topic_id] = [_Level(0, 0, number) for number in range(there)]
-        elif len(levels) < there:
+            levels = self.of_topics[topic.topic_id] = [_Level(0, 0, number) for number in range(queues)]
+        elif len(levels) < queues:
             least = min(levels).messages
-            levels += [_Level(least, next(self.turns), number) for number in range(len(levels), there)]
-        return levels[:there]  # a request may still know the topic with fewer queues
+            levels += [_Level(least, next(self.turns), number) for number in range(len(levels), queues)]
+        return levels[:queues]  # a request may have an older copy of the topic, with fewer queues
 
     def shares(
         self, tx: Transaction, topic: Topic, messages: int, among: Collection[int] | None
     ) -> list[tuple[int, int]]:
-        """The numbers of queues, and how many messages each gets, so that the emptiest ones become equal."""
+        """The numbers of queues, and how many messages each gets, so that the queues with the fewest become equal."""
         levels = self.levels(topic)
         if among is not None:
             levels = [each for each in levels if topic.queues[each.number].queue_id in among]
@@ -133,7 +133,7 @@ class Spread:
         while (total := messages + sum(each.messages for each in lowest)) <= lowest[-1].messages * len(lowest):
             lowest.pop()
         level, more = divmod(total, len(lowest))
-        filled = ((each.number, level + (place < more) - each.messages) for place, each in enumerate(lowest))
+        filled = ((each.number, level + (index < more) - each.messages) for index, each in enumerate(lowest))
         found = [each for each in filled if each[1]]
         tx.after_commit.append(partial(self._count, topic.topic_id, found))
         return found

@@ -1,12 +1,12 @@
-"""What changes the table `message`: messages are appended, copied and removed. No other module writes it.
+"""All changes of the table `message`: messages are appended, copied and removed. No other module writes it.
 
-A message never changes, with three exceptions: what a redrive repairs before others can see it, a retry message that a
-newer one replaces, and times at a reset of the clock. Others find messages: `messages.by_key` by key and by id,
-`messages.parts` and `messages.ranges` in a part of a queue, and `messages.seek` by time.
+A message never changes, with three exceptions: a redrive repairs a message before others can see it, a newer retry
+message replaces an older one, and a reset of the clock changes times. Other modules find messages: `messages.by_key` by
+key and by id, `messages.parts` and `messages.ranges` in a part of a queue, and `messages.seek` by time.
 
 A new message gets a key that no other transaction has, because its transaction has taken the offset from the queue's
-row. What changes or removes messages finds them by the primary key. A removal has locked the queue's row before
-(`lock_queue`), except for deleted topics, which get no message any more.
+row. The primary key finds the messages that are changed or removed. A transaction that removes messages has locked the
+queue's row before (`lock_queue`), except for deleted topics, which get no message any more.
 """
 
 from __future__ import annotations
@@ -151,9 +151,10 @@ def _store_lite_topics(tx: Transaction, topic: Topic, lite_topics: NewLiteTopics
 
 
 def _take_offsets(tx: Transaction, topic: Topic, chosen: Mapping[MessageQueue, Sequence[Message]]) -> list[_Placed]:
-    """Take offsets for the messages, with one statement for all queues. Nothing is placed if the topic is gone.
+    """Take offsets for the messages, with one statement for all queues. The result is empty if the topic is deleted.
 
-    The statement also says whether a message may be pending already: on Postgres one of these, else any of the topic.
+    The statement also returns whether messages are pending: on Postgres any of these messages, on SQLite any message of
+    the topic.
     """
     names: dict[str, Any] = {}
     if tx.has_other_writers:
@@ -212,9 +213,9 @@ _TAKE = TakeToSend(ANY_OF_TOPIC, ANY_OF_IDS)
 
 
 def lock_queue(tx: Transaction, queue_id: int) -> Sequence[int] | None:
-    """Lock the queue and the progress of its groups. Returns the groups, or None if another server uses the queue.
+    """Lock the queue and the progress of its groups. Returns the groups, or None if another server has locked one.
 
-    It never waits, so it may come last in a transaction. The caller tries a queue that is in use again in a minute.
+    It never waits, so it may come last in a transaction. If it returns None, the caller tries again in a minute.
     """
     if not queue_offsets.lock_available(tx.conn, [queue_id]):
         return None
@@ -233,14 +234,14 @@ def enqueue(tx: Transaction, placed: Sequence[tuple[int, int, int, int]]) -> Non
 def copy_to_retry_topic(
     tx: Transaction, topic_id: int, stored_at_ms: int, copies: Sequence[tuple[int, int, str | None]]
 ) -> None:
-    """Copy messages: (key, key of the copy, properties of the copy). All else is as in the message."""
+    """Copy messages: (key, key of the copy, properties of the copy). All other columns are those of the message."""
     tx.conn.execute(_RETRY, _copies(topic_id, stored_at_ms, copies))
 
 
 def copy_to_dead_letter_topic(
     tx: Transaction, topic_id: int, stored_at_ms: int, copies: Sequence[tuple[int, int, int, str | None]]
 ) -> None:
-    """The same: (key, key of the copy, 1 if it gets these properties and 0 if its own, properties)."""
+    """The same: (key, key of the copy, 1 for these properties or 0 for those of the message, properties)."""
     tx.conn.execute(_DEAD_LETTER, _copies(topic_id, stored_at_ms, copies))
 
 
@@ -248,12 +249,12 @@ def copy_redriven(
     tx: Transaction, topic_id: int, stored_at_ms: int, copies: Sequence[tuple[int | str | None, ...]], *, anew: bool
 ) -> None:
     """The same: (key, key of the copy, tag hash, tag, keys, properties). `anew`: as an ordinary message of another
-    topic, which `make_original` makes an original. If two plans redrive a dead letter, the two copies have one id."""
+    topic, which `make_original` turns into an original. If two plans redrive a dead letter, both copies have one id."""
     tx.conn.execute(_REDRIVEN_ANEW if anew else _REDRIVEN, _copies(topic_id, stored_at_ms, copies))
 
 
 def set_bodies(tx: Transaction, bodies: Iterable[tuple[int, bytes]]) -> None:
-    """Give messages that this transaction has stored other bodies, which are not packed."""
+    """Set other bodies, which are not packed, for messages that this transaction has stored."""
     plain = BodyEncoding.IDENTITY.value
     rows = [{"of_key": key, "new_body": body, "plain": plain} for key, body in bodies]
     if rows:
@@ -266,13 +267,13 @@ def make_original(tx: Transaction, ids: Iterable[tuple[int, bytes]]) -> None:
 
 
 def lock(tx: Transaction, keys: Collection[int]) -> None:
-    """Lock messages in one order: others that lock them wait, and they cannot be removed."""
+    """Lock messages in one order: other transactions that lock or remove them wait."""
     for step in in_steps(sorted(keys)) if tx.has_other_writers else ():
         tx.conn.execute(_LOCK, {"these": encode_column(step)})
 
 
 def replace_retries(tx: Transaction, keys: Collection[int]) -> None:
-    """Their parents are about to get new retry messages; a message has one."""
+    """Mark retry messages as replaced: their parents get new ones now, and a parent has at most one."""
     tx.conn.execute(_REPLACE, {"these": encode_column(keys)})
 
 
@@ -281,12 +282,12 @@ def remove(tx: Transaction, keys: Collection[int]) -> None:
 
 
 def remove_range(tx: Transaction, first: int, end: int) -> int:
-    """Remove the messages from one key to before another one; returns how many."""
+    """Remove the messages with first <= key < end; returns how many."""
     return tx.conn.execute(_REMOVE_RANGE, {"first": first, "end": end}).rowcount
 
 
 def set_stored_at(conn: Connection, keys: Collection[int], stored_at_ms: int) -> int:
-    """The server time was wrong: these messages were stored then. Returns how many there are."""
+    """Set when these messages were stored, because the server time was wrong. Returns how many there are."""
     return conn.execute(_SET_STORED_AT, {"these": encode_column(keys), "now_ms": stored_at_ms}).rowcount
 
 
@@ -296,7 +297,7 @@ def _copies(topic_id: int, stored_at_ms: int, copies: Sequence[Sequence[int | st
 
 def _copying(kind: CopyKind, copies: Subquery, **becomes: ColumnElement[Any]) -> Insert:
     """A statement that copies the messages of `copies`. A copy has the columns of its message, except the key, the
-    topic, the time, the lineage, and what it `becomes`."""
+    topic, the time, the lineage, and the columns in `becomes`."""
     changed = {
         "message_key": copies.c.copy_key,
         "topic_id": bindparam("in_topic", type_=message.c.topic_id.type),
@@ -352,12 +353,12 @@ _OF_KEY = update(message).where(message.c.message_key == bindparam("of_key"))
 _SET_BODY = _OF_KEY.values(body=bindparam("new_body"), body_encoding=bindparam("plain"))
 _MAKE_ORIGINAL = _OF_KEY.values(message_id=bindparam("new_id"), copy_of=null(), copy_kind=null())
 # Not "keys": for an UPDATE that would be the column.
-_THESE = rows_parameter("these", "message_key")
-_IS_ONE = message.c.message_key.in_(select(_THESE.c.message_key))
-_LOCK = select(message.c.message_key).where(_IS_ONE).order_by(message.c.message_key).with_for_update(key_share=True)
-_REPLACE = update(message).where(_IS_ONE).values(copy_kind=CopyKind.REPLACED_RETRY.value)
-_REMOVE = delete(message).where(_IS_ONE)
+_NAMED = rows_parameter("these", "message_key")
+_IS_NAMED = message.c.message_key.in_(select(_NAMED.c.message_key))
+_LOCK = select(message.c.message_key).where(_IS_NAMED).order_by(message.c.message_key).with_for_update(key_share=True)
+_REPLACE = update(message).where(_IS_NAMED).values(copy_kind=CopyKind.REPLACED_RETRY.value)
+_REMOVE = delete(message).where(_IS_NAMED)
 _REMOVE_RANGE = delete(message).where(
     message.c.message_key >= bindparam("first"), message.c.message_key < bindparam("end")
 )
-_SET_STORED_AT = update(message).where(_IS_ONE).values(stored_at_ms=bindparam("now_ms"))
+_SET_STORED_AT = update(message).where(_IS_NAMED).values(stored_at_ms=bindparam("now_ms"))
