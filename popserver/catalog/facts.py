@@ -17,7 +17,7 @@ from popserver.model.topic import Topic
 
 
 class TopicFacts(NamedTuple):
-    """A topic, with its queues. Each stores from `min_offset` up to, but not including, `next_offset`."""
+    """A topic with its queues. Each queue stores the offsets min_offset <= offset < next_offset."""
 
     topic: Topic
     ranges: Sequence[QueueRow]
@@ -37,7 +37,7 @@ def topic(conn: Connection, name: Resource) -> Topic:
 
 
 def topic_facts(conn: Connection, name: Resource) -> TopicFacts:
-    """The same with its queues."""
+    """One topic with its queues. Raises `TopicNotFound`."""
     found = topic(conn, name)
     return TopicFacts(found, queue_rows(conn, found.topic_id), _lite_topics(conn, found))
 
@@ -45,8 +45,8 @@ def topic_facts(conn: Connection, name: Resource) -> TopicFacts:
 def list_topics(
     conn: Connection, namespace: str | None, after: Resource | None, limit: int
 ) -> tuple[list[TopicFacts], int]:
-    """The next `limit` topics after this one, by namespace and name, and how many there are in all; in one namespace,
-    or in all of them (None)."""
+    """The next `limit` topics after this one, by namespace and name, and the number of all topics; in one namespace or
+    (None) in all."""
     page = catalog_topics.page_of_topics(conn, namespace, after, limit)
     found = [TopicFacts(topic, queues, _lite_topics(conn, topic)) for topic, queues in page]
     return found, catalog_topics.count_topics(conn, namespace)
@@ -75,8 +75,8 @@ def group(conn: Connection, name: Resource) -> Group:
 
 
 def list_groups(conn: Connection, namespace: str | None, after: Resource | None, limit: int) -> tuple[list[Group], int]:
-    """The next `limit` groups after this one, by namespace and name, and how many there are in all; in one namespace,
-    or in all of them (None)."""
+    """The next `limit` groups after this one, by namespace and name, and the number of all groups; in one namespace or
+    (None) in all."""
     found = catalog_groups.page_of_groups(conn, namespace, after, limit)
     return found, catalog_groups.count_groups(conn, namespace)
 

@@ -44,14 +44,14 @@ class Catalog:
         self._auto_create = auto_create
         self._topics: dict[Resource, Topic] = {}
         self._groups: dict[Resource, Group] = {}
-        self._met: set[tuple[int, int]] = set()  # group and topic that are subscribed
-        self._fixed: set[tuple[int, Mode]] = set()
+        self._subscribed: set[tuple[int, int]] = set()  # group id and topic id
+        self._fixed: set[tuple[int, Mode]] = set()  # group id, and the mode that it has
         self._changes = 0
 
     async def topic(self, name: Resource, generation: int = 0) -> Topic:
         """The topic of that name, to consume. Raises `IllegalTopic` or `TopicNotFound`.
 
-        If the cached topic has another generation than the caller's, it is read again (0: the caller knows none).
+        If the cached topic has another generation than the caller's, it is read again (0: the caller has none).
         """
         found = self._remembered(name, generation) or await self._find_topic(name)
         if found is None:
@@ -59,10 +59,10 @@ class Catalog:
         return found
 
     async def topic_to_route(self, name: Resource) -> Topic:
-        """The topic of that name, or the one that its first use would create: to ask for a route creates none.
+        """The topic of that name, or the topic that its first use would create: a request for a route creates none.
 
-        Most clients ask before they say what they are. A topic that is created then would take no lite messages. Raises
-        `IllegalTopic`, `TopicNotFound`, or `ConsumerGroupNotFound` for a group's own topic.
+        Most clients request the route before they send their settings. A topic that was created then would take no lite
+        messages. Raises `IllegalTopic`, `TopicNotFound`, or `ConsumerGroupNotFound` for a group's own topic.
         """
         found = await self.known_topic(name)
         if found is not None:
@@ -103,7 +103,7 @@ class Catalog:
     async def subscription(
         self, group_name: Resource, topic_name: Resource, kind: ClientKind | None = None
     ) -> tuple[Group, Topic]:
-        """The group and the topic, for a consumer of this kind (None: not known).
+        """The group and the topic, for a consumer of this kind (None: unknown).
 
         When this returns, the group has progress rows for the topic. Lite consumers and their groups create no topic.
         Raises `TopicNotFound`, and `BadRequest` for a group or a topic that such a consumer cannot use.
@@ -116,12 +116,12 @@ class Catalog:
             group = await self.group(group_name)
         topic = self._topics.get(topic_name) or await self._topic_for(group, topic_name)
         check_gets_messages(kind, group, topic)
-        if (group.group_id, topic.topic_id) not in self._met:
+        if (group.group_id, topic.topic_id) not in self._subscribed:
             changes = self._changes
             check_subscribed(group, topic)
             await self._writer.submit(groups.Subscribe(group, topic, Mode.POP))
             if changes == self._changes:
-                self._met.add((group.group_id, topic.topic_id))
+                self._subscribed.add((group.group_id, topic.topic_id))
         return group, topic
 
     async def bind_topic(self, name: Resource) -> Topic:
@@ -153,7 +153,7 @@ class Catalog:
             self._groups.pop(group.name, None)
 
     def has_been_used(self, group: Group) -> None:
-        """An operation may have set the group's mode: read the group again at its next use."""
+        """Read the group again at its next use: an operation may have set its mode."""
         if group.mode is None:
             self._groups.pop(group.name, None)
 
@@ -226,22 +226,22 @@ class Catalog:
         await asyncio.shield(answer)
 
     def forget_topic(self, name: Resource) -> None:
-        """The topic did not exist when it was used: read it again at its next use."""
+        """Read the topic again at its next use: it did not exist when it was used."""
         self._topics.pop(name, None)
 
     def forget_group(self, name: Resource) -> None:
-        """It was changed: read it again at its next use."""
+        """Read the group again at its next use: it was changed."""
         self._groups.pop(name, None)
 
     def invalidate(self, what: Invalidation) -> None:
-        """Another server has changed or deleted this topic or group: drop it from the cache."""
+        """Drop a topic or group from the cache: another server has changed or deleted it."""
         known: dict[str, dict[Resource, Any]] = {TOPIC: self._topics, GROUP: self._groups}
         if what.kind in known:
             self._changes += 1
             known[what.kind].pop(Resource(what.namespace, what.name), None)
 
-    async def look_again(self, group: Group, topic: Topic) -> None:
-        """If one of them was changed or deleted, do what a lost notification would have done."""
+    async def check_again(self, group: Group, topic: Topic) -> None:
+        """Invalidate what is cached of them if one was changed or deleted: its notification may have been lost."""
         now_group, now_topic = await self._reader.look_up(
             lambda conn: (groups.find_group(conn, group.name), topics.find_topic(conn, topic.name))
         )
@@ -253,18 +253,18 @@ class Catalog:
         self._writer.effects.invalidations(changed)
 
     def forget_all(self) -> None:
-        """Other servers may have changed or deleted anything: clear the cache."""
+        """Clear the cache: other servers may have changed or deleted any topic or group."""
         self._topics.clear()
         self._groups.clear()
         self.forget_subscriptions()
 
     def forget_subscriptions(self) -> None:
-        """A subscription was deleted: a group that uses it again subscribes again."""
+        """Forget which groups have subscribed, after one subscription was deleted: at their next use they do it again."""
         self._changes += 1
-        self._met.clear()
+        self._subscribed.clear()
 
     def _deleted(self, *, topics: Iterable[Resource], group: Resource | None = None) -> None:
-        """Called after each deletion, also after a failed or cancelled one, because it may have taken effect."""
+        """Forget deleted topics or a group. Called also after a failed deletion, because it may have taken effect."""
         self._changes += 1
         for topic in topics:
             self._topics.pop(topic, None)
@@ -285,7 +285,7 @@ class Catalog:
         return None if found is None else self._remember_group(name, found, changes)
 
     def _remember_topic(self, name: Resource, found: Topic, changes: int) -> Topic:
-        # Not cached if something changed during the read: the cache would keep an old version.
+        # Not cached if an invalidation came during the read: the cache would keep an old version.
         if changes == self._changes:
             self._topics[name] = found
         return found
@@ -300,7 +300,7 @@ class Catalog:
         return await (self.topic(name) if is_ordinary else self._topic_of_lite(name))
 
     async def _topic_of_lite(self, name: Resource) -> Topic:
-        """The topic for lite consumers. They create none, because it would take no lite messages."""
+        """The topic for lite consumers. They create no topic, because it would take no lite messages."""
         topic = await self.known_topic(name)
         if topic is None:
             raise TopicNotFound(
@@ -345,7 +345,7 @@ def check_subscribed(group: Group, topic: Topic) -> None:
 
 
 def check_gets_messages(kind: ClientKind | None, group: Group, topic: Topic) -> None:
-    """Raise `BadRequest` for an ordinary consumer that would never get a message: it names no lite topics."""
+    """Raise `BadRequest` for an ordinary consumer that would get no message, because it names no lite topics."""
     if group.lite is not None and group.chooses and topic.is_lite and kind in (ClientKind.PUSH, ClientKind.SIMPLE):
         raise BadRequest(
             f"the clients of consumer group '{group.name}' name the lite topics of '{topic.name}' that they get, and"

@@ -110,7 +110,7 @@ class ConsumedTopic(NamedTuple):
 
 
 class FoundGroup(NamedTuple):
-    """A group; the rows of a deleted one are still being removed."""
+    """A group. If it is deleted, its rows are not removed yet."""
 
     group: Group
     is_deleted: bool
@@ -127,13 +127,13 @@ def groups_by_id(conn: Connection, group_ids: Collection[int]) -> dict[int, Foun
 
 
 def modes(conn: Connection, group_ids: Iterable[int]) -> dict[int, str | None]:
-    """The modes of those of these groups that exist, by id; None without one."""
+    """The modes of the existing ones of these groups, by id; None before the first use."""
     rows = conn.execute(_MODES, {"groups": encode_column(sorted(group_ids))})
     return {row.group_id: row.mode for row in rows}
 
 
 def lock_a_deleted_one(conn: Connection) -> int | None:
-    """A deleted group whose rows are to be removed; None if there is none, or another server removes them."""
+    """Lock a deleted group whose rows are not removed yet. None if there is none, or other servers have locked all."""
     return conn.execute(_A_DELETED_ONE).scalar()
 
 
@@ -217,7 +217,7 @@ def update_group(tx: Transaction, request: UpdateGroup) -> Group | PopError:
 
 
 def _used(found: Group, wanted: LiteModel) -> BadRequest:
-    """A group that has received keeps its lite model: its positions say who gets what."""
+    """A group that has received keeps its lite model, because its positions name clients by it."""
     known = "ordinary consumers" if found.lite is None else f"the lite model {found.lite}"
     return BadRequest(
         f"consumer group '{found.name}' has received messages as a group of {known}, and cannot become {wanted} now;"
@@ -264,9 +264,9 @@ def subscribe(tx: Transaction, request: Subscribe) -> PopError | None:
 
 
 def set_modes(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
-    """Set the mode of the groups that have none. The others must have this mode already.
+    """Set the mode of the groups that have none. The other groups have this mode already.
 
-    The caller has checked that while it held `CATALOG_LOCK`, which its request declares.
+    The caller has checked this under `CATALOG_LOCK`, which its request declares.
     """
     ids = {each.group_id: each.name for each in groups if each.mode is None}
     if ids:
@@ -308,7 +308,7 @@ def _from_json(text: str) -> Intervals:
     return Exponential(**intervals) if isinstance(intervals, dict) else tuple(intervals)
 
 
-# The groups that are not deleted, for keepers of what has a group's id; and the ids of all, whose rows are still there.
+# For joins by `group_id`: the groups that are not deleted; and the ids of all groups whose rows are not removed yet.
 EXISTING = (
     select(*(consumer_group.c[name] for name in ("group_id", "namespace", "name", "mode", "lite")))
     .where(consumer_group.c.deleted_at_ms.is_(None))

@@ -1,4 +1,4 @@
-"""The lock on the catalog, the names of topics and groups in queries, and the refusals for missing ones."""
+"""The lock of the catalog, conditions by the names of topics and groups, and the refusals for missing ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from popserver.model.names import Resource
 
 
 def lock(tx: Transaction) -> None:
-    """Wait until no other server changes the catalog. So no topic gets queues while a group subscribes to it."""
+    """Lock the catalog, and wait for other servers. So no topic gets queues while a group subscribes to it."""
     dialect_of(tx.conn).lock(tx.conn, _ONE_AT_A_TIME)
 
 
 def lock_if_free(tx: Transaction) -> bool:
-    """Take the same lock without waiting. False if another server holds it."""
+    """Lock the catalog without waiting. False if another server has locked it."""
     return dialect_of(tx.conn).try_lock(tx.conn, _IF_FREE)
 
 
@@ -50,8 +50,10 @@ def count(conn: Connection, table: Any, namespace: str | None) -> int:
 
 
 def a_deleted_one(id_column: Any) -> Select[Any]:
-    """A query for a deleted topic or group whose rows are to be removed. It skips locked ones, so that each is removed
-    by one server."""
+    """A query that locks a deleted topic or group whose rows are not removed yet.
+
+    It skips locked ones. So only one server removes the rows of each, and servers do not wait for each other.
+    """
     deleted = select(id_column).where(id_column.table.c.deleted_at_ms.is_not(None)).limit(1)
     return deleted.with_for_update(skip_locked=True)
 

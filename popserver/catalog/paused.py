@@ -1,7 +1,7 @@
 """This server's copy of what operators have paused, in memory.
 
-A receive or a pull of a paused group waits until the group is resumed or its time is over. Receives ask no table for
-that. The pause of a message group is not here: its position (`message_group_progress`) is not open while it is paused.
+A receive or a pull of a paused group waits until the group is resumed or its time is over. It needs no query for that.
+The pause of a message group is not here: the position of the message group is not open while it is paused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PausedGroups:
 
     @contextmanager
     def beginning(self, group_id: int, topic_ids: Collection[int]) -> Iterator[None]:
-        """The pause is stored meanwhile: later receives of this server wait. `reload` must be called within."""
+        """While the block stores the pause, receives of this server wait already. The block must call `reload`."""
         pause = (group_id, frozenset(topic_ids))
         self._beginning.append(pause)
         self._unite()
@@ -54,7 +54,7 @@ class PausedGroups:
             self._unite()
 
     async def reload(self) -> None:
-        """Read the pauses, and let those continue whose group was resumed. Raises `StoreUnavailable`."""
+        """Read the pauses, and end the waits of groups that were resumed. Raises `StoreUnavailable`."""
         # One at a time, so that an older read cannot replace a newer one.
         async with self._reloading:
             self._stored = await self._reader.read(paused_topics)

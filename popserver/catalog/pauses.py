@@ -1,4 +1,4 @@
-"""Queries for what operators have paused: groups in all topics, in one topic, or for one message group."""
+"""Keeper of the pauses of groups: in all topics, in one topic, or for one message group."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class _PauseRow(NamedTuple):
 
 
 class FirstPauses(NamedTuple):
-    """The first pauses of a group, and how many `more` it has: first those of all topics, then by topic and message
-    group."""
+    """The first pauses of a group, and how many `more` it has. Pauses in all topics come first, then by topic and
+    message group."""
 
     shown: list[GroupPause]
     more: int
@@ -55,7 +55,7 @@ def pauses_of(conn: Connection, group_ids: Collection[int], limit: int) -> dict[
 
 
 def pause_of_topic(conn: Connection, group_id: int, topic_id: int, message_group: str | None) -> GroupPause | None:
-    """The widest pause because of which the group gets no message of the topic, or of this message group of it."""
+    """The widest pause that stops messages of the topic, or of this message group of it, for the group."""
     names = {"for_group": group_id, "of_topic": topic_id, "of_message_group": message_group or WHOLE}
     row = _OF_TOPIC.first(conn, names)
     return None if row is None else _pause(row)
@@ -87,7 +87,7 @@ def is_paused(conn: Connection, key: PauseKey) -> bool:
 
 
 def paused_among(conn: Connection, topic_id: int, message_groups: Collection[str]) -> set[str]:
-    """Those of these message groups of the topic that any group has paused."""
+    """Those of these message groups of the topic that are paused for any consumer group."""
     names = encode_column(sorted(message_groups))
     return set(conn.execute(_AMONG, {"topic_id": topic_id, "names": names}).scalars())
 
@@ -98,9 +98,8 @@ def message_groups_in(conn: Connection, group_id: int, queue_id: int) -> list[tu
 
 
 def paused_at(rows: FromClause) -> ScalarSelect[int]:
-    """When the message group was paused that a row of `rows` names (`group_id`, `topic_id`, `message_group`); NULL if
-    it is not."""
-    # No EXISTS: Postgres would join it, and then read all positions.
+    """When the message group in `rows` (`group_id`, `topic_id`, `message_group`) was paused; NULL if it is not."""
+    # No EXISTS: Postgres would turn it into a join, and read all positions.
     of_row = (pause.c[name] == rows.c[name] for name in ("group_id", "topic_id", "message_group"))
     return select(pause.c.paused_at_ms).where(*of_row).correlate(rows).scalar_subquery()
 
@@ -115,7 +114,7 @@ def end(conn: Connection, key: PauseKey) -> None:
 
 
 def end_all(conn: Connection, group_id: int, topic_id: int) -> bool:
-    """End the pauses of the group in the topic and in its message groups. Were there any?"""
+    """End the pauses of the group in the topic and in its message groups. Returns whether there were any."""
     return bool(conn.execute(_END_ALL, {"group_id": group_id, "topic_id": topic_id}).rowcount)
 
 

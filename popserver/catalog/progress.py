@@ -1,9 +1,9 @@
-"""Keeper of progress: which groups read a queue, and where each is in it.
+"""Keeper of progress: which groups read a queue, and the next offset of each.
 
 The progress row is the lock of all message groups in the queue: a transaction locks it before it reads, decides and
-writes. Requests that name messages lock their rows at the start of the transaction, in one order (`lock`). Operations
-that choose messages lock only rows that no other transaction has (`lock_available`). On Postgres the newest version of
-a row is found at once (`database.newest`), however many a user's open transaction keeps.
+writes. Requests that name messages lock these rows at the start of the transaction, in one order (`lock`). Operations
+that choose messages lock only rows that no other transaction has locked (`lock_available`). On Postgres a search meets
+the newest version of a row first (`database.newest`), however many versions a user's open transaction keeps.
 
 A group consumes a topic if it has progress in its queues.
 """
@@ -46,7 +46,7 @@ class GroupQueueKey(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """How far a group has read a queue: the first offset that it has not; and how often an operator has moved it."""
+    """A group's progress in a queue: the first offset that it has not read, and how often an operator has moved it."""
 
     next_offset: int
     resets: int
@@ -70,7 +70,7 @@ class QueueToScan(NamedTuple):
 
 
 def lock(tx: Transaction, keys: Iterable[GroupQueueKey]) -> None:
-    """Lock the progress that a transaction names, before it does anything else. Waits for other transactions."""
+    """Lock this progress, before the transaction does anything else. Waits for other transactions."""
     dialect_of(tx.conn).lock(tx.conn, _LOCK, {"keys": encode_rows(sorted(set(keys)))})
 
 
@@ -80,7 +80,7 @@ def locks_of(keys: Iterable[GroupQueueKey]) -> tuple[Locks]:
 
 
 def lock_available(tx: Transaction, keys: Iterable[GroupQueueKey]) -> set[GroupQueueKey]:
-    """Lock and return those of these that no other server has locked. Never waits."""
+    """Lock and return those of these rows that no other transaction has locked. Never waits."""
     wanted = sorted(set(keys))
     if not wanted or not tx.has_other_writers:
         return set(wanted)
@@ -88,7 +88,7 @@ def lock_available(tx: Transaction, keys: Iterable[GroupQueueKey]) -> set[GroupQ
 
 
 def lock_reading(tx: Transaction, keys: Sequence[GroupQueueKey]) -> dict[GroupQueueKey, Reached]:
-    """Lock and return this progress, waiting for other transactions; without queues that a group does not read."""
+    """Lock and return this progress, without queues that a group does not read. Waits for other transactions."""
     rows = (row for step in in_steps(keys) for row in tx.conn.execute(_LOCK_READING.of(tx.conn), _named(step)))
     return {GroupQueueKey(row[0], row[1]): Reached(row[2], row[3]) for row in rows}
 
@@ -152,7 +152,7 @@ def grow(conn: Connection, rows: Sequence[tuple[int, int, int]]) -> None:
 
 
 def skip_to(conn: Connection, group_id: int, queue_id: int, offset: int, *, is_reset: bool) -> None:
-    """Move progress past a message that an operator skips. As a reset it refuses commits from before."""
+    """Move progress past a message that an operator skips. `is_reset`: commits with an older count are refused."""
     names = {"for_group": group_id, "of_queue": queue_id, "to_offset": offset, "more_resets": int(is_reset)}
     conn.execute(_SKIP_TO, names)
 
@@ -164,7 +164,7 @@ def reset(conn: Connection, group_id: int, queue_id: int, to_offset: int) -> Non
 
 
 def move_start(conn: Connection, group_id: int, queue_id: int, start_offset: int) -> None:
-    """Move a start offset on (`fifo.moving_starts`), on Postgres. The row is locked."""
+    """Advance a start offset (`fifo.moving_starts`), on Postgres. The row is locked."""
     conn.execute(_MOVE_START, {"for_group": group_id, "of_queue": queue_id, "start_offset": start_offset})
 
 
@@ -174,7 +174,7 @@ def end(conn: Connection, group_id: int, queue_ids: Collection[int]) -> None:
 
 
 def forget_group(conn: Connection, group_id: int) -> int:
-    """Remove the progress of a deleted group. Returns how many rows are left: those that another server uses."""
+    """Remove the progress of a deleted group. Returns how many rows stay: other transactions have locked them."""
     conn.execute(_FORGET_GROUP, {"for_group": group_id})
     return conn.execute(_COUNT_OF_GROUP, {"for_group": group_id}).scalar_one()
 
@@ -186,7 +186,7 @@ def forget_queue(conn: Connection, queue_id: int) -> int:
 
 
 def newest_of(name: str, group_id: ColumnElement[int], queue_id: ColumnElement[int]) -> Select[Any]:
-    """The newest version of one row of `REACHED`, on Postgres; as `name`."""
+    """The newest version of one row of `REACHED`, on Postgres. `name`: its alias."""
     row = progress.alias(name)
     return newest(row, *(row.c[each] for each in _REACHED), group_id=group_id, queue_id=queue_id)
 
@@ -214,7 +214,7 @@ def _locking(*, skip_locked: bool) -> Select[Any]:
     at = progress.alias("at")
     row = newest(at, at.c.group_id, at.c.queue_id, group_id=_KEYS.c.group_id, queue_id=_KEYS.c.queue_id)
     locked = row.with_for_update(skip_locked=skip_locked).correlate(_KEYS).lateral("locked")
-    # One after the other, in the order that was given.
+    # One lookup for each key, in the order of the keys: all transactions lock in one order, so they do not deadlock.
     return select(locked.c.group_id, locked.c.queue_id).select_from(_KEYS.join(locked, true()))
 
 
@@ -243,7 +243,8 @@ _OF_KEYS = PerDialect(partial(_of_keys, locks=False))
 _LOCK_READING = PerDialect(partial(_of_keys, locks=True))
 _NEXT_OFFSET = select(progress.c.next_offset).where(*_IS_HERE)
 _GROUPS_OF_QUEUE = select(progress.c.group_id).where(_OF_QUEUE)
-# Without waiting, here and below: a transaction that uses a row may wait for a lock of this transaction.
+# Here and below without waiting: a transaction that has locked a row may wait for a lock of this transaction. To wait
+# for it would be a deadlock.
 _LOCK_OF_QUEUE = _GROUPS_OF_QUEUE.order_by(progress.c.group_id).with_for_update(skip_locked=True)
 _COUNT_OF_QUEUE = select(func.count()).select_from(progress).where(_OF_QUEUE)
 _COUNT_OF_GROUP = select(func.count()).select_from(progress).where(_OF_GROUP)

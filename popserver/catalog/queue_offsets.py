@@ -1,7 +1,7 @@
-"""Keeper of the counters of queues: where each begins and ends, and how sends take offsets.
+"""Keeper of the counters of queues: their first and next offsets, and how sends take offsets.
 
-A counter changes with each send. On Postgres its newest version is found at once (`database.newest`), because a user's
-open transaction keeps all of them. What may come last in a transaction never waits for a counter.
+A counter changes with each send, and a user's open transaction keeps all versions. So on Postgres a search meets the
+newest version first (`database.newest`). Operations that may come last in a transaction never wait for a counter.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TakenOffsets(NamedTuple):
 
 
 class SentTo(NamedTuple):
-    """What a queue says when a send takes offsets: `next_offset` is the first one behind them."""
+    """The counters of a queue after a send has taken offsets: `next_offset` is the first offset after these."""
 
     queue_id: int
     next_offset: int
@@ -48,13 +48,13 @@ class SentTo(NamedTuple):
 
 
 def ends(conn: Connection, queue_ids: Collection[int]) -> dict[int, Ends]:
-    """Where these queues begin and end, by queue id; without those of deleted topics."""
+    """The first and end offsets of these queues, by queue id; without queues of deleted topics."""
     rows = _ENDS.of(conn).rows(conn, {"queues": encode_column(sorted(queue_ids))})
     return {row.queue_id: row for row in rows}
 
 
 def ends_of_topic(conn: Connection, topic_id: int) -> list[Ends]:
-    """The same for all queues of a topic, by number; empty if the topic is gone."""
+    """The same for all queues of a topic, by number; empty if the topic is deleted."""
     return _ENDS_OF_TOPIC.of(conn).rows(conn, {"of_topic": topic_id})
 
 
@@ -67,7 +67,7 @@ def take(tx: Transaction, queue_id: int, count: int) -> TakenOffsets | None:
 
 
 def take_available(tx: Transaction, counts: Mapping[int, int]) -> dict[int, TakenOffsets]:
-    """Take so many offsets of each of these queues that no other server has locked; by queue id."""
+    """Take offsets of those of these queues that no other transaction has locked; `counts` and results by queue id."""
     names = {"counts": encode_rows(list(counts.items())), "now_ms": tx.now_ms}
     rows = tx.conn.execute(_TAKE_AVAILABLE.of(tx.conn), names)
     return {row[0]: TakenOffsets(row.next_offset - counts[row[0]], row.newest_stored_at_ms) for row in rows}
@@ -91,7 +91,7 @@ class TakeToSend:
                 _take_to_send(any_of_ids, bindparam("count"), is_newest_chosen),
                 _take_to_send(any_of_ids, _COUNTS.c.count, _IS_COUNTED, _is_newest_counted(skip_locked=False)),
             ),
-            # Another server may be changing a queue whose newest version is wanted: then it is looked for by its key.
+            # Another server may change a queue just now, and then no row is its newest version: find it by its key.
             (_take_to_send(any_of_ids, *chosen), _take_to_send(any_of_ids, *of_several)),
         )
 
@@ -119,18 +119,18 @@ def lock_available(conn: Connection, queue_ids: Sequence[int], count: int = 1) -
 
 
 def keep(tx: Transaction, queue_ids: Collection[int]) -> None:
-    """Keep retention and the removal of the topic away from these queues. It does not block sends to them."""
+    """Lock these queues against retention and the removal of their topic. Sends to them do not wait."""
     for step in in_steps(sorted(queue_ids)) if tx.has_other_writers else ():
         tx.conn.execute(_KEEP, {"queues": encode_column(step)})
 
 
 def begin_at(conn: Connection, queue_id: int, offset: int | None) -> None:
-    """The queue begins at this offset, because messages were removed; None: at its end. The caller has locked it."""
+    """Set the first offset of a queue after messages were removed; None: its end. The caller has locked the queue."""
     conn.execute(_BEGIN_AT, {"of_queue": queue_id, "to_offset": offset})
 
 
 def expire_lite_topics(conn: Connection, queue_id: int) -> None:
-    """All messages of expired lite topics are before the queue's end. The caller has locked it."""
+    """Note that lite topics have expired, whose messages are before the queue's end. The caller has locked it."""
     conn.execute(update(queue).where(queue.c.queue_id == queue_id).values(lite_expired_offset=queue.c.next_offset))
 
 
@@ -141,12 +141,12 @@ def ahead_of(conn: Connection, now_ms: int) -> Sequence[int]:
 
 
 def turn_back(conn: Connection, now_ms: int) -> None:
-    """The server time has gone back to `now_ms`: no queue has a later message any more."""
+    """After the server time has gone back to `now_ms`: no queue has a later message."""
     conn.execute(update(queue).where(queue.c.newest_stored_at_ms > now_ms).values(newest_stored_at_ms=now_ms))
 
 
 def lite_expired_key() -> Any:
-    """The key before which all messages of expired lite topics are; of the queue `of_queue`."""
+    """All messages of expired lite topics in the queue `of_queue` have lower keys than this one."""
     key: Any = queue.c.queue_id.op("<<")(KEY_SHIFT) + queue.c.lite_expired_offset
     return select(key).where(_IS_IT).scalar_subquery()
 
@@ -190,7 +190,8 @@ _take = _taking(bindparam("count")).returning(*_TAKEN)
 _TAKE = _take.where(queue.c.queue_id == bindparam("chosen"))
 _TAKE_OF_NEWEST = _take.where(is_newest(queue, queue_id=bindparam("chosen")))
 _IS_COUNTED = queue.c.queue_id == _COUNTS.c.queue_id
-# In one order, so that servers do not deadlock.
+# A CTE with an order: it locks all counted queues in one order, before the UPDATE changes one. Otherwise servers might
+# deadlock.
 _LOCKED = (
     select(queue.c.queue_id)
     .where(queue.c.queue_id.in_(select(_COUNTS.c.queue_id)))
@@ -200,10 +201,10 @@ _LOCKED = (
 )
 
 
-def _take_to_send(has_pending: Any, count: Any, *these: Any) -> Statement:
-    """It returns what `SentTo` has. Not for a deleted topic: a server that does not know about the deletion would store
-    messages that are never read."""
-    taken = _taking(count).where(*these, exists_with(bindparam("of_topic")))
+def _take_to_send(has_pending: Any, count: Any, *is_chosen: Any) -> Statement:
+    """It returns the columns of `SentTo`; nothing for a deleted topic, because a server that has not read the deletion
+    yet would store messages that no group reads."""
+    taken = _taking(count).where(*is_chosen, exists_with(bindparam("of_topic")))
     return Statement(
         taken.returning(
             queue.c.queue_id,
@@ -216,7 +217,10 @@ def _take_to_send(has_pending: Any, count: Any, *these: Any) -> Statement:
 
 
 def _is_newest_counted(*, skip_locked: bool) -> Any:
-    """The condition that a row is the newest version of a counted queue. It locks each, in the order of the counts."""
+    """The condition that a row is the newest version of a counted queue. It locks the queues in the order of counts.
+
+    An array of addresses: Postgres finds the rows before the UPDATE, and reads no old version by the primary key.
+    """
     row = newest(queue.alias("newest"), literal_column("newest.ctid").label("address"), queue_id=_COUNTS.c.queue_id)
     locked = row.with_for_update(skip_locked=skip_locked).lateral("locked")
     found = select(locked.c.address).select_from(_COUNTS.join(locked, true()))

@@ -1,4 +1,4 @@
-"""Keeper of the queues of topics: which there are, and what they store. `queue_offsets` keeps their counters."""
+"""Keeper of the queues of topics: their numbers and the offsets that they store. `queue_offsets` has their counters."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def all_queue_rows(conn: Connection) -> list[QueueRow]:
 
 
 def queues_by_id(conn: Connection, queue_ids: Iterable[int]) -> dict[int, QueueRow]:
-    """Those of these queues that exist, by id; also of deleted topics whose rows are still there."""
+    """The existing ones of these queues, by id; also of deleted topics whose rows are not removed yet."""
     return {row.queue_id: row for row in _BY_ID.rows(conn, {"queues": encode_column(sorted(set(queue_ids)))})}
 
 
@@ -76,9 +76,9 @@ def message_queues(rows: Iterable[QueueRow]) -> tuple[MessageQueue, ...]:
     return tuple(MessageQueue(row.queue_id, row.number) for row in rows)
 
 
-# For joins: which queue of which topic it is, and what it stores. By `queue_id`, or by `topic_id` and `number`.
+# For joins by `queue_id`, or by `topic_id` and `number`: the queues with their offsets.
 STORED = select(*(queue.c[name] for name in QueueRow._fields), queue.c.newest_stored_at_ms).subquery("stored_queue")
-# What topics store and have ever stored, by `topic_id`.
+# The number of messages that topics store, and that they ever stored; by `topic_id`.
 _OF_TOPIC = (
     queue.c.topic_id,
     func.sum(queue.c.next_offset - queue.c.min_offset).label("stored"),
@@ -93,13 +93,15 @@ def first_key(queues: FromClause) -> ColumnElement[int]:
 
 
 def end_key(queues: FromClause) -> ColumnElement[int]:
-    """The key after its last one."""
+    """The key after the last message that a queue of `STORED` has."""
     return queues.c.queue_id.op("<<")(KEY_SHIFT).op("|")(queues.c.next_offset)
 
 
 def newest_queues(topics: FromClause) -> CTE:
-    """`QueueRow`s of the topics (`topic_id`) by the newest version of each (`database.newest`), for Postgres: from the
-    last number to the first, which takes one lookup for each queue."""
+    """`QueueRow`s of the topics (`topic_id`), on Postgres, by the newest version of each queue (`database.newest`).
+
+    From the highest number down, one lookup for each queue: a scan of the topic's queues would read all old versions.
+    """
     last = (
         select(*(queue.c[each] for each in QueueRow._fields))
         .where(queue.c.topic_id == topics.c.topic_id)

@@ -1,7 +1,6 @@
-"""Redrive plans of operators. A plan says which dead letters of a group are sent back, and where to; its row counts
-what is done.
+"""Redrive plans of operators: which dead letters of a group are sent back, and to which topic.
 
-What a plan does with each dead letter is in the records of `messages.redrives`.
+The row of a plan counts its results. The result for each dead letter is in the records of `messages.redrives`.
 """
 
 from __future__ import annotations
@@ -52,18 +51,18 @@ def newest(conn: Connection, group_id: int | None, plan_id: str | None, limit: i
 
 
 def add(tx: Transaction, plan: Mapping[str, Any]) -> None:
-    """A new plan, with all columns of its row but those that begin the same in each."""
+    """Add a plan. `plan` has all columns except the time and those that are equal in each new plan."""
     tx.conn.execute(insert(redrive_plan), {**plan, "created_at_ms": tx.now_ms, "planned_up_to": 0})
 
 
 def reach(tx: Transaction, plan_id: str, after_id: int, up_to_id: int, state: PlanState) -> bool:
-    """A DRAFT that has read the dead letters up to `after_id` has read those up to `up_to_id`. False if it has not."""
+    """Note that a DRAFT has read the dead letters up to `up_to_id`. False if it had not reached `after_id` before."""
     names = {"of_plan": plan_id, "after": after_id, "up_to": up_to_id, "next_state": state}
     return bool(tx.conn.execute(_REACH, names).rowcount)
 
 
 def count_planned(tx: Transaction, plan_id: str, written: int) -> None:
-    """So many more dead letters are recorded in the plan."""
+    """Add to the number of dead letters that are recorded in the plan."""
     tx.conn.execute(_COUNT_PLANNED, {"of_plan": plan_id, "written": written})
 
 
@@ -81,7 +80,7 @@ def finish_step(tx: Transaction, plan_id: str, *, is_left: bool) -> None:
 
 
 def cancel(tx: Transaction, plan_id: str) -> None:
-    """The plan redrives no further messages."""
+    """Mark the plan as cancelled: it redrives no further messages."""
     tx.conn.execute(_CANCEL, {"of_plan": plan_id, "now_ms": tx.now_ms})
 
 
@@ -91,7 +90,7 @@ def any_of_group(conn: Connection, group_id: int) -> str | None:
 
 
 def forget(conn: Connection, plan_id: str) -> int:
-    """Remove a plan of a deleted group, which has no records any more; returns 1."""
+    """Remove a plan of a deleted group that has no records any more; returns 1."""
     return conn.execute(_FORGET, {"of_plan": plan_id}).rowcount
 
 

@@ -71,7 +71,7 @@ A = TypeVar("A")
 
 
 def topic_by_topic(requests: Sequence[Q], carry_out: Callable[[Sequence[Q]], Sequence[A]]) -> list[A]:
-    """The answers to requests, in their order. `carry_out` gets the requests of one topic, the topics by their ids."""
+    """The answers to requests, in their order. Each call of `carry_out` gets all requests of one topic."""
     answers: dict[int, A] = {}
     order = sorted(range(len(requests)), key=lambda index: requests[index].topic.topic_id)
     for _, indexes in groupby(order, key=lambda index: requests[index].topic.topic_id):
@@ -104,7 +104,7 @@ def topics_by_id(conn: Connection, topic_ids: Collection[int]) -> dict[int, Topi
 
 
 def names_by_id(conn: Connection, topic_ids: Collection[int]) -> dict[int, Resource]:
-    """The names of these topics by id, also of deleted ones whose rows are still there."""
+    """The names of these topics by id, also of deleted topics whose rows are not removed yet."""
     rows = conn.execute(_NAMES_BY_ID, {"topic_ids": list(topic_ids)}) if topic_ids else ()
     return {row.topic_id: Resource(row.namespace, row.name) for row in rows}
 
@@ -131,12 +131,12 @@ def topic_ids_of(conn: Connection, names: Collection[Resource]) -> dict[Resource
 
 
 def is_there(conn: Connection, topic_id: int) -> bool:
-    """Whether there is a topic with this id that is not deleted."""
+    """Whether a topic with this id exists and is not deleted."""
     return bool(conn.execute(_IS_THERE, {"topic_id": topic_id}).scalar())
 
 
 def lock_a_deleted_one(conn: Connection) -> int | None:
-    """A deleted topic whose rows are to be removed; None if there is none, or another server removes them."""
+    """Lock a deleted topic whose rows are not removed yet. None if there is none, or other servers have locked all."""
     return conn.execute(_A_DELETED_ONE).scalar()
 
 
@@ -146,7 +146,7 @@ def forget(conn: Connection, topic_id: int) -> int:
 
 
 def lock_lite_topics(conn: Connection, topic_id: int) -> None:
-    """Wait until no other transaction gives the topic lite topics, or ends some."""
+    """Lock the lite topics of a topic: other transactions that add or remove some wait. Waits for them too."""
     conn.execute(_LOCK, {"of_topic": topic_id})
 
 
@@ -156,12 +156,12 @@ def lock_lite_topics_available(conn: Connection, topic_id: int) -> bool:
 
 
 def count_lite_topics(conn: Connection, topic_id: int) -> int:
-    """How many lite topics it has."""
+    """How many lite topics the topic has."""
     return conn.execute(_LITE_TOPICS, {"of_topic": topic_id}).scalar() or 0
 
 
 def add_lite_topics(conn: Connection, topic_id: int, count: int) -> None:
-    """It has so many more, or (negative) fewer. The caller has locked it."""
+    """Add to the topic's number of lite topics, or (negative) subtract. The caller has locked it."""
     conn.execute(_ADD_LITE_TOPICS, {"of_topic": topic_id, "added": count})
 
 
@@ -259,7 +259,7 @@ def _topic(row: _TopicRow, queues: Iterable[QueueRow]) -> Topic:
     return Topic(row.topic_id, name, queues_of, accepts, row.created_at_ms, row.fifo_queues, row.lite_expires_ms)
 
 
-# The topics that are not deleted, for those who have their ids.
+# For joins by `topic_id`: the topics that are not deleted.
 EXISTING = (
     select(*(topic_table.c[name] for name in ("topic_id", "namespace", "name", "accepts", "lite_expires_ms")))
     .where(topic_table.c.deleted_at_ms.is_(None))

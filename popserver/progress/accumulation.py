@@ -1,4 +1,4 @@
-"""What a group has not consumed, by topic: the rows of the view `group_lag`, added up."""
+"""The messages that a group has not consumed, by topic: the rows of the view `group_lag`, added up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPICS_MAX = 1_000  # in an answer about all topics of a group
 
 
 class Accumulation(NamedTuple):
-    """Messages of a group. `waiting`: for their next retry. `oldest_ready_ms`: when the oldest READY one was stored."""
+    """Counts of a group's messages. `waiting`: for a retry. `oldest_ready_ms`: when the oldest READY one was stored."""
 
     ready: int = 0
     inflight: int = 0
@@ -31,7 +31,7 @@ class Accumulation(NamedTuple):
 
 
 class GroupAccumulation(NamedTuple):
-    """The sum of all topics, and the topics by name; `left_out` of them are not listed."""
+    """The sum over all topics, and the counts of topics by name; `left_out`: how many topics are not listed."""
 
     total: Accumulation
     topics: list[tuple[Resource, Accumulation]]
@@ -39,8 +39,11 @@ class GroupAccumulation(NamedTuple):
 
 
 def accumulation(conn: Connection, group_name: Resource, topic_names: Iterable[Resource]) -> GroupAccumulation:
-    """Of these topics, or (none) of all that the group consumes. Messages that members sent back for a retry count in
-    the sum only. Raises `ConsumerGroupNotFound` and `TopicNotFound`."""
+    """The counts for these topics, or (none) for all that the group consumes.
+
+    Messages that members sent back for a retry count only in the sum. Raises `ConsumerGroupNotFound` and
+    `TopicNotFound`.
+    """
     group = catalog_facts.group(conn, group_name)
     ids = catalog_facts.topic_ids(conn, topic_names)
     retries = Resource("", "") if ids else retry_topic(group_name)
@@ -67,10 +70,10 @@ def accumulation(conn: Connection, group_name: Resource, topic_names: Iterable[R
 def of_lite_topic(
     conn: Connection, group_name: Resource, topic_names: Iterable[Resource], lite_topic: str
 ) -> Accumulation:
-    """Of the newest 1,000 messages of a lite topic, in the one topic with lite topics among these, or (none) among
-    those that the group consumes.
+    """The counts for the newest 1,000 messages of a lite topic.
 
-    Raises `BadRequest` unless it is one topic, and `NotFound` if it has no such lite topic.
+    Its topic is the only one of type LITE among these, or (none) among those that the group consumes. Raises
+    `BadRequest` if there is not exactly one, and `NotFound` if the topic has no such lite topic.
     """
     topics = _with_lite_topics(conn, group_name, topic_names)
     if len(topics) != 1:
@@ -100,7 +103,7 @@ def _accumulation(ready: int, inflight: int, waiting: int, oldest_ms: int | None
 
 
 def _counted(of_topics: str = "") -> TextClause:
-    """The topics by name, the one with retries last; each row has the sums of all, also of those beyond the limit."""
+    """The query for topics by name, the retry topic last. Each row has the sums over all topics, also past the limit."""
     lag = group_lag(of_groups="= :for_group", of_topics=of_topics)
     listed = "CASE WHEN topic_namespace = :namespace AND topic = :retries THEN 0 ELSE 1 END"
     query = (

@@ -1,8 +1,8 @@
 """Clone: a group gets the progress of another group.
 
 In each queue it begins at the lowest offset that the other group has not finished. So it gets all messages that the
-other group holds, retries, got sent back, or has behind the scan in a message group. Messages after that offset that
-the other group has acked come again. Messages may repeat; none is lost except dead letters.
+other group holds, that wait for a retry, that members sent back, or that are behind the scan in a message group. It
+also gets messages after that offset that the other group has acked. Only the other group's dead letters are left out.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _write(tx: Transaction, request: Clone, begins: dict[int, int]) -> None:
         for queue in topic.queues
         if queue.queue_id in begins
     ]
-    # This counts as a reset, so that a member that has begun elsewhere meanwhile cannot overwrite it.
+    # It counts as a reset, so that a member that has begun at another offset meanwhile cannot overwrite it.
     progress.begin(tx.conn, rows)
     for topic in request.topics:
         tx.ready_topics.add(topic.topic_id)

@@ -1,4 +1,4 @@
-"""What an operator does with a group's progress: see its lag, move it, skip a message, clone it, import offsets."""
+"""An operator's actions on a group's progress: read its lag, move it, skip a message, clone it, import offsets."""
 
 from __future__ import annotations
 
@@ -91,22 +91,22 @@ class GroupProgress:
         return await self._reader.read(query)
 
     async def accumulation(self, group_name: Resource, topic_names: Sequence[Resource]) -> GroupAccumulation:
-        """What the group has not consumed, in these topics or (none) in all; lists at most 1,000 of all topics."""
+        """How many messages the group has not consumed, in these topics or (none) in all; lists up to 1,000 topics."""
         _check(group_name, topic_names)
         return await self._reader.read(lambda conn: accumulation(conn, group_name, topic_names))
 
     async def accumulation_of_lite_topic(
         self, group_name: Resource, topic_names: Sequence[Resource], lite_topic: str
     ) -> Accumulation:
-        """What the group has not consumed of a lite topic, in one of these topics or (none) of all, counted up to
-        1,000."""
+        """How many messages of a lite topic the group has not consumed, in one of these topics or (none) of all; counts
+        up to 1,000."""
         _check(group_name, topic_names)
         return await self._reader.read(lambda conn: of_lite_topic(conn, group_name, topic_names, lite_topic))
 
     async def time_spans(self, group_name: Resource, topic_names: Sequence[Resource]) -> list[QueueTimeSpan]:
         """When the messages around the group's progress were stored, in these topics or (none) in all.
 
-        Of 4,096 queues, and one more if there are more.
+        For the first 4,096 queues, and one more if there are more.
         """
         _check(group_name, topic_names)
         return await self._reader.read(lambda conn: time_spans(conn, group_name, topic_names))
@@ -114,9 +114,9 @@ class GroupProgress:
     async def unsubscribe(self, group_name: Resource, topic_name: Resource) -> None:
         """Remove the group from the topic, with its progress and its holds there; its dead letters stay.
 
-        Raises `NotFound` if the group does not consume the topic, `BadRequest` while a consumer does that is connected
-        to this server, or that owns queues of it: it would subscribe again. While other servers run also `BadRequest`
-        if the group holds a message of the topic; a consumer of another server that holds none is not noticed.
+        Raises `NotFound` if the group does not consume the topic. Raises `BadRequest` while a consumer of the topic is
+        connected to this server or owns queues of it, because it would subscribe again; and, while other servers run,
+        if the group holds a message of the topic. A consumer of another server that holds none is not noticed.
         """
         check_group(group_name)
         group, topic = await self._catalog.for_receipt(group_name, topic_name)
@@ -141,8 +141,8 @@ class GroupProgress:
     ) -> list[MovedOffset]:
         """Move the group's progress in one queue or (None) in all queues of the topic. `dry_run` changes nothing.
 
-        In a topic that the group has not read, a reset would make lag that nobody works off, for instance after a
-        mistyped name. It is refused with `BadRequest` unless `force` is set.
+        In a topic that the group has not read, for instance after a mistyped name, a reset would make lag that no
+        consumer works off. It is refused with `BadRequest` unless `force` is set.
 
         Returns the old and new offsets. Raises `IllegalOffset` for an offset outside the queue, `TooManyRequests` while
         a user's own transaction acks one of the messages.
@@ -169,7 +169,7 @@ class GroupProgress:
         if not 1 <= len(offsets) <= OFFSETS_MAX:
             raise BadRequest(f"one request imports 1 to {OFFSETS_MAX} offsets, not {len(offsets)}; use several")
         goals = [await self._goal(each.queue, each.offset) for each in offsets]
-        # Before the group is created: a refused request must not create it.
+        # First, because a refused request must not create the group.
         await self._reader.read(lambda conn: check(conn, goals))
         group = await self._catalog.group(group_name)
         request = Reset(group, goals, not_of_pops=True)
@@ -178,7 +178,7 @@ class GroupProgress:
     async def pause(
         self, group_name: Resource, topic_name: Resource | None, message_group: str | None, *, paused_by: str
     ) -> None:
-        """Stop deliveries to the group: in one topic or (None) in all, or only of one message group of them.
+        """Stop deliveries to the group: in one topic or (None) in all, or only of one message group there.
 
         When this returns, no message is granted by this server any more; holds stay. Pausing twice changes nothing.
         Raises `BadRequest` for a message group of a group of mode PULL, or one that has not received from the topic.
@@ -191,7 +191,7 @@ class GroupProgress:
             await self._set_pause(request)
 
     async def resume(self, group_name: Resource, topic_name: Resource | None, message_group: str | None) -> None:
-        """End that pause, which was begun with the same arguments. Without such a pause nothing changes."""
+        """End the pause that was begun with the same arguments. Without such a pause nothing changes."""
         await self._set_pause(await self._of_pause(group_name, topic_name, message_group, None))
 
     async def _set_pause(self, request: SetPause) -> None:
@@ -278,7 +278,7 @@ class GroupProgress:
         return here | {each.client_id for each in members if any(topic == it.topic for it in each.filters)}
 
     async def _goal(self, name: QueueName, to: Target) -> Goal:
-        """Does not create a missing topic."""
+        """The goal for this queue. It does not create a missing topic."""
         topic = await self._catalog.known_topic(name.topic)
         if topic is None:
             raise lookup.topic_not_found(name.topic)

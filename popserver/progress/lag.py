@@ -28,7 +28,7 @@ from popserver.model.states import State
 
 
 class QueueLag(NamedTuple):
-    """A group in one queue, which stores `min_offset` up to, but not including, `end_offset`.
+    """A group's lag in one queue, which stores min_offset <= offset < end_offset.
 
     `offset` is the group's progress. `client_id` is the member that has the queue's lock, empty if there is none.
     """
@@ -63,8 +63,8 @@ def queue_lag(
     """The first `limit` queues with progress of the group, in one topic or (None) in all, by topic and number; and how
     many there are.
 
-    Messages of an expired lite topic count as READY until a receive of the group passes them: to leave them out, each
-    unread message would have to be read.
+    Messages of an expired lite topic count as READY until a receive of the group passes them: to leave them out, the
+    query would have to read each unread message.
     """
     names = {"for_group": group.group_id, "now_ms": now_ms, "of_topic": topic_id, "limit": limit}
     queues = (_PAGE if topic_id is None else _PAGE_OF_TOPIC).rows(conn, names)
@@ -138,10 +138,10 @@ _COUNT = select(func.count()).select_from(_OWN.subquery("own"))
 
 
 def _page_of(own: Select[Any]) -> RowStatement[_LagRow]:
-    # First the page: messages are looked for only in its queues.
+    # First the page, so that the query searches for messages only in its queues.
     order = EXISTING.c.namespace, EXISTING.c.name, STORED.c.number
     page = own.order_by(*order).limit(bindparam("limit")).subquery("page")
-    # Looked for only where something is unread: most queues of most groups are read to their ends.
+    # A search only in queues with unread messages: most queues of most groups are read to their ends.
     first_unread = case(
         (
             and_(page.c.next_offset < page.c.end_offset, page.c.min_offset < page.c.end_offset),

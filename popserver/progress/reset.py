@@ -67,12 +67,12 @@ class _Move(NamedTuple):
 
 
 def plan(conn: Connection, request: Reset) -> list[MovedOffset]:
-    """What the reset would do now. Raises the `PopError` that it would be refused with."""
+    """The moves that the reset would make now. Raises the `PopError` with which it would be refused."""
     return [_moved(each) for each in _moves(conn, request)]
 
 
 def check(conn: Connection, goals: Sequence[Goal]) -> None:
-    """Raise the `PopError` that these goals are refused with for any group."""
+    """Raise the `PopError` with which these goals are refused for any group."""
     _check_once(goals)
     ends = _ends(conn, goals)
     for goal in goals:
@@ -147,7 +147,7 @@ def _moved(move: _Move) -> MovedOffset:
 
 
 def _lock_deliveries(tx: Transaction, group: Group, move: _Move) -> None:
-    """Lock the deliveries. Refuse if a user's own transaction has locked one: it may be about to ack it."""
+    """Lock the deliveries. Raise if a user's own transaction has locked one: it may ack it."""
     if not clear.lock(tx, _queue_of(group, move)):
         raise TooManyRequests(
             f"a delivery of group '{group.name}' in queue {move.goal.queue.number} of topic '{move.goal.topic.name}' is"
@@ -162,12 +162,12 @@ def _invalidate(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
     room = RECORDED_MAX
     for move in moves:
         held = clear.held(tx, _queue_of(group, move), room)
-        # The first messages of the range are enough: all that have a delivery row are `held`, or there is no room left.
-        # Without an end behind them Postgres joins the whole range before it takes the first.
+        # The first messages of the range are enough: `held` has all messages with a delivery, or there is no room left.
+        # Without an end after them, Postgres would join the whole range before it takes the first ones.
         names = _range_names(group, move)
-        behind = parts.key_after(tx.conn, names["from_key"], names["to_key"], room)
-        if behind is not None:
-            names["to_key"] = behind
+        end_key = parts.key_after(tx.conn, names["from_key"], names["to_key"], room)
+        if end_key is not None:
+            names["to_key"] = end_key
         of_range = _STATES.rows(tx.conn, names | {"limit": room - len(held)})
         _record(tx, group, move, [*map(as_moved, held), *map(_implied, of_range)])
         room -= len(held) + len(of_range)
@@ -201,7 +201,7 @@ def _record(tx: Transaction, group: Group, move: _Move, several: Iterable[Moved]
 
 
 def _move(tx: Transaction, group: Group, move: _Move) -> None:
-    """Remove all of the group's rows in the queue except its progress and the dead letters before it."""
+    """Remove the group's rows in the queue, except its progress and the dead letters before the new offset."""
     queue = _queue_of(group, move)
     clear.clear(tx, queue)
     dead_letters.reset(tx, queue.group_id, move.first + move.to_offset, queue.end)

@@ -1,4 +1,4 @@
-"""apache.rocketmq.v2.Admin: the calls about what a group has consumed, and what it has not."""
+"""apache.rocketmq.v2.Admin: the calls about the progress of groups."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class GroupAdminMethods:
     ) -> wire.ResetGroupOffsetResponse:
         at_ms = convert.time_ms(request.reset_timestamp, "reset_timestamp")
         if at_ms <= 0:
-            # An unset time would mean all messages again.
+            # An unset time would deliver all messages again.
             raise BadRequest("the request has no reset_timestamp after 1970; give the time to continue from")
         await self._progress.reset(
             caller.resource(request.group), caller.resource(request.topic), None, Since(at_ms), dry_run=False

@@ -30,7 +30,7 @@ Target: TypeAlias = Edge | Since | int
 
 
 class Goal(NamedTuple):
-    """One queue, and where the group continues in it."""
+    """One queue, and the target of the group's progress there."""
 
     topic: Topic
     queue: MessageQueue

@@ -1,10 +1,10 @@
 """Skip: mark one message as consumed for a group without delivering it, so that messages behind it continue.
 
-With `force` a held message is skipped too: its hold ends, as at a reset, and no attempt is burnt. The history has it at
-every level, because it tells the former holder's ack what happened (`settling.refusals`).
+With `force` a held message is skipped too: its hold ends, as at a reset. The history has this event at every level,
+because the refusal of the former holder's ack reads it (`settling.refusals`).
 
-The skip must be stored somewhere: in the message's delivery row (READY again, or waiting for a retry), in the position
-of its message group, or in the group's progress. A message in the middle of unread ones has none of these.
+A skip removes the message's delivery (READY again, or waiting for a retry), or moves the position of its message group
+or the group's progress past it. A message in the middle of unread messages has none of these, and is not skipped.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Skip(Request[Skipped]):
 
 @carries_out_each(Skip)
 def skip(tx: Transaction, request: Skip) -> Skipped | PopError:
-    """READY or WAITING_RETRY → COMMIT, if it can be stored; with `force` also INFLIGHT. A refused request changes
+    """READY or WAITING_RETRY → COMMIT, if a row can store it; with `force` also INFLIGHT. A refused request changes
     nothing. Refused with `TooManyRequests` for a held message that a user's own transaction has locked."""
     if (at := delivered.redriven_to(tx.conn, request.group, request.message_key)) is not None:
         request = replace(request, message_key=at)
@@ -76,7 +76,7 @@ def skip(tx: Transaction, request: Skip) -> Skipped | PopError:
 
 
 def _skip_stored(tx: Transaction, request: Skip) -> bool:
-    """Skip a message with a delivery row; its message group may wait for it."""
+    """Skip a message with a delivery, for which its message group may wait."""
     row = deliveries.skip(tx.conn, (request.group.group_id, request.message_key))
     if row is None:
         return False  # another server has just granted it
@@ -104,7 +104,7 @@ def _end_hold(tx: Transaction, request: Skip) -> PopError | None:
 
 
 def _skip_unread(tx: Transaction, request: Skip, found: MessageFacts) -> bool:
-    """Skip a message without a delivery row. It must be the next one: of its message group, if that has a position, or
+    """Skip a message without a delivery. It must be the next message of its message group, if this has a position, and
     of the queue, if the group has not reached it yet."""
     progress_at = progress.next_offset(tx.conn, request.group.group_id, request.queue_id)
     assert progress_at is not None, "READY messages are in queues that the group reads"
@@ -124,13 +124,13 @@ def _skip_unread(tx: Transaction, request: Skip, found: MessageFacts) -> bool:
 
 
 def _is_first(tx: Transaction, request: Skip, from_offset: int, message_group: str | None = None) -> bool:
-    """Whether no message is stored between that offset and this one, of its message group or (None) of any."""
+    """Whether this message is the first one from that offset on, of its message group or (None) of any."""
     first, end = message_key(request.queue_id, from_offset), request.message_key + 1
     return parts.first_key(tx.conn, first, end, message_group=message_group) == request.message_key
 
 
 def _move_progress(tx: Transaction, request: Skip, beyond: int) -> None:
-    """Move the progress, and notify the members of a group that owns whole queues: one may be stuck at the message."""
+    """Move the progress. Notify the members of a group that owns whole queues: one may be stuck at the message."""
     has_members = request.group.mode is Mode.PULL
     progress.skip_to(tx.conn, request.group.group_id, request.queue_id, beyond, is_reset=has_members)
     if has_members:

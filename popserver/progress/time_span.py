@@ -20,9 +20,9 @@ QUEUES_MAX = 4_096  # in one answer; each costs four index lookups
 
 
 class QueueTimeSpan(NamedTuple):
-    """Times of storing in one queue, in epoch ms; None if there is no such message.
+    """Stored-at times of messages in one queue, in epoch ms; None if there is no such message.
 
-    `passed_ms`: of the last message that the group's progress has passed; `next_ms`: of the first that it has not.
+    `passed_ms`: of the last message before the group's progress; `next_ms`: of the first message from there on.
     """
 
     namespace: str
@@ -39,8 +39,8 @@ class QueueTimeSpan(NamedTuple):
 
 
 def time_spans(conn: Connection, group_name: Resource, topic_names: Iterable[Resource]) -> list[QueueTimeSpan]:
-    """The queues of these topics, or (none) of all but that of its retries, in which the group has progress, by topic
-    and number.
+    """The queues in which the group has progress, by topic and number; in these topics, or (none) in all topics except
+    its retry topic.
 
     At most one more than `QUEUES_MAX`. Raises `ConsumerGroupNotFound` and `TopicNotFound`.
     """
@@ -57,7 +57,7 @@ _IDS = rows_parameter("ids", "topic_id")
 
 
 def _spans(*, of_topics: bool) -> Select[tuple[str, str, int, int, int, int, int]]:
-    # First the page: the lookups of messages are only for its rows.
+    # First the page, so that messages are looked up only for its rows.
     page = (
         select(
             EXISTING.c.namespace,

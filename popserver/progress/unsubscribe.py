@@ -1,7 +1,7 @@
 """Unsubscribe: an operator removes a group from a topic. The group's progress, its holds and its retries there end.
 
-Its dead letters stay, because they belong to the group. If a consumer of the group uses the topic again, the group
-begins there as in a topic that it has never read.
+The group's dead letters stay. If a consumer of the group uses the topic again, the group begins as in a topic that it
+has never read.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class Polls:
             if not self._undelivered.has_capacity:
                 await self._undelivered.wait(poll_until_ms)
             if woken is Woken.BEAT and not self._background.has(reload := ("reload", key)):
-                self._background.submit(reload, lambda: self._catalog.look_again(request.group, request.topic))
+                self._background.submit(reload, lambda: self._catalog.check_again(request.group, request.topic))
             is_judged = isinstance(request.wanted, SqlFilter) and not request.is_paused
             return await (self._take_judged(request, key) if is_judged else self._take(request, key))
         except BaseException as error:
