@@ -259,7 +259,7 @@ class Catalog:
         self.forget_subscriptions()
 
     def forget_subscriptions(self) -> None:
-        """Forget which groups have subscribed, after one subscription was deleted: at their next use they do it again."""
+        """Forget which groups have subscribed, after one was deleted: at their next use they subscribe again."""
         self._changes += 1
         self._subscribed.clear()
 

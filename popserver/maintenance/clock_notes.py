@@ -16,14 +16,14 @@ from popserver.engine.transaction import Phase, Request, Transaction, carries_ou
 from popserver.model.errors import PopError
 from popserver.model.retry import HOUR_MS
 
-DOUBT_MS = 1 * HOUR_MS  # after running for this long, a jump that was not taken back is believed
+DOUBT_MS = 1 * HOUR_MS  # after so long the server accepts a jump that was not taken back
 
 
 class Reading(NamedTuple):
     """The clocks at one moment.
 
-    `doubted_ms` is the part of `system_ms` that is a jump that the server does not believe yet; it will after running
-    for `doubt_left_ms` more. `confirmed` counts how often an operator has confirmed the system clock.
+    `doubted_ms`: the length of a jump in `system_ms` that the server does not accept yet; after running for
+    `doubt_left_ms` more it will. `confirmed` counts how often an operator has confirmed the system clock.
     """
 
     system_ms: int
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Note(Request[Reading]):
-    """Store a reading. With `confirms` this server and the others doubt no jump any more."""
+    """Store a reading. With `confirms` no server doubts a jump any more."""
 
     phase: ClassVar = Phase.CLOCK
     reading: Reading
@@ -65,7 +65,7 @@ def note(tx: Transaction, requests: Sequence[Note]) -> list[Reading | PopError]:
 
 
 def confirm(conn: Connection, system_ms: int) -> None:
-    """The server time is now the system clock's, and no server doubts it."""
+    """Set the server time to the system clock, without a doubt."""
     conn.execute(_CONFIRM, {"now_ms": system_ms})
 
 

@@ -1,6 +1,6 @@
 """Set the server time back to the system clock at once. This is possible only while no server runs.
 
-Durations keep their remaining time. Stored times that are ahead of the system clock become now. The order of messages
+Durations keep their remaining time. Stored times after the system clock's time become this time. The order of messages
 stays, and times within a queue do not go back. Idempotency keys keep their end times, because these may come from the
 right clock.
 """
@@ -26,7 +26,7 @@ from popserver.model.topic import message_key
 
 
 class ClockState(NamedTuple):
-    """The system clock, and the time at which a server would start: the latest stored time if that is later."""
+    """The system clock, and the time at which a server would start: the latest stored time, if it is later."""
 
     system_ms: int
     server_ms: int

@@ -1,4 +1,4 @@
-"""Background work: end due holds and intervals, remove what is too old or deleted.
+"""Background work: end due holds and intervals, and remove old messages and rows of deleted topics and groups.
 
 Each task works in steps of at most 1,000 rows, so that users' requests run in between.
 """
@@ -45,7 +45,7 @@ class Maintenance:
         self._sleeper = DueTimer(clock, self._end_due)
         writer.effects.on_due(DUE, self._sleeper)
         self._retainer = DueTimer(clock, self._retain)
-        # A round of retention over all queues: where its next step goes on, and the oldest message that it has seen.
+        # A round of retention over all queues: the queue of its next step, and the time of the oldest message so far.
         self._from_queue = 0
         self._oldest_ms: int | None = None
         self._key_keeper = DueTimer(clock, self._expire_keys)
@@ -53,7 +53,7 @@ class Maintenance:
         self._purge_again: Alarm | None = None
 
     async def start(self) -> list[str]:
-        """Start with what became due while no server ran. Returns the clients that have open push holds and are
+        """Start, and end what became due while no server ran. Returns the clients that have open push holds and are
         connected to no server."""
         self._sleeper.expect(await self._reader.look_up(due.next_due_ms))
         self.purge()
@@ -65,7 +65,7 @@ class Maintenance:
         self._sleeper.check_due()
 
     def age(self) -> None:
-        """Search for old messages: at a start, or when a jump of the clock is believed."""
+        """Search for old messages: at a start, or when a jump of the clock is accepted."""
         if self._retention_ms:
             self._retainer.expect(self._clock.now_ms())
         if self._key_window_ms:
@@ -105,10 +105,10 @@ class Maintenance:
         return ended.next_due_ms
 
     async def _retain(self) -> int | None:
-        """One step. Returns when the next is due: now, or after a round when the oldest message that it saw is old.
+        """One step. Returns when the next step is due: now, or after a round when its oldest message will be old.
 
-        If no message is stored, that is a whole retention from now: later messages cannot be old before that. Rounds
-        are a period apart, because under a load older than the retention messages become old all the time.
+        If no message is stored, this is a whole retention from now: no later message is old before that. Rounds begin a
+        period apart, because under a steady load messages become old all the time.
         """
         now_ms, cutoff_ms = self._clock.now_ms(), self._clock.aged_ms() - self._retention_ms
         try:
@@ -122,18 +122,18 @@ class Maintenance:
             self._removals.rows("old history", retained.forgotten)
         seen = [self._oldest_ms if self._from_queue else None, retained.oldest_ms]
         self._oldest_ms = min((each for each in seen if each is not None), default=None)
-        # A step that found the catalog locked stays where it is, and is tried again later.
-        stays = retained.next_queue == self._from_queue and not (retained.removed or retained.forgotten)
-        goes_on = retained.next_queue and not stays
+        # A step that found the catalog locked is repeated later.
+        is_blocked = retained.next_queue == self._from_queue and not (retained.removed or retained.forgotten)
+        is_more = retained.next_queue and not is_blocked
         self._from_queue = retained.next_queue
-        if goes_on:
+        if is_more:
             return now_ms
         self._removals.log_total()
         oldest_ms = now_ms if self._oldest_ms is None else self._oldest_ms
         return max(oldest_ms + self._retention_ms + 1, now_ms + RETENTION_PERIOD_MS)
 
     async def _expire_keys(self) -> int | None:
-        """One step. Returns when the next is due: now, or when the next window ends. New windows end after that."""
+        """One step. Returns when the next step is due: now, or when the next window ends. New windows end later."""
         now_ms = self._clock.now_ms()
         try:
             expired = await self._writer.submit(repeats.Expire())
@@ -174,7 +174,7 @@ class Removals:
         self._since_ms: int | None = None
 
     def messages(self, removed: Removed) -> None:
-        """A step has removed old messages of a topic's queue."""
+        """Count old messages of a topic's queue that a step has removed."""
         name = str(removed.topic)
         before = self._messages.get(name, removed._replace(messages=0))
         self._messages[name] = Removed(
@@ -186,7 +186,7 @@ class Removals:
         self._go_on()
 
     def rows(self, what: str, count: int) -> None:
-        """A step has removed `count` rows of another kind."""
+        """Count rows of another kind that a step has removed."""
         self._rows[what] = self._rows.get(what, 0) + count
         self._go_on()
 

@@ -1,8 +1,8 @@
-"""Looks through the store for what keeps messages from being delivered, for readiness, metrics and operators.
+"""Searches the store for rows that keep messages from being delivered: for readiness, metrics and operators.
 
-A round reads every table that such a thing may be in, page by page: a small store in one read of some milliseconds, a
-large one in many, with pauses. It begins when somebody asks and the last one is some seconds old, so it takes at most
-2 % of one reader's time.
+A round reads each table of the invariants, page by page: a small store in one read of some milliseconds, a large one in
+many reads, with pauses. A round begins at a request if the last one ended some seconds ago, so it takes at most 2 % of
+one reader's time.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from popserver.engine.writer import Writer
 from popserver.maintenance.repair import FIRST, Broken, RepairRow, ScanCursor, StuckNames, names_of, scan_on
 from popserver.model.errors import PopError
 
-PAUSE_FACTOR = 50  # times what the read took
+PAUSE_FACTOR = 50  # times the duration of the read
 ROUND_S = 10.0  # from the end of a round to the next one
 WAIT_S = 0.4  # for a round that runs
 LISTED_MAX = 1_000
-PASSES_MAX = 5  # the repair of one row may show another one
+PASSES_MAX = 5  # after the repair of one row, another one may break an invariant
 
 log = structlog.get_logger("popserver.patrol")
 
 
 class RepairedRow(NamedTuple):
-    """A row that was found, where it is, and whether it is repaired."""
+    """A row that breaks an invariant, its names for operators, and whether it is repaired."""
 
     broken: Broken
     names: StuckNames
@@ -41,7 +41,7 @@ class RepairedRow(NamedTuple):
 
 
 class Repaired(NamedTuple):
-    """The rows that were found, at most 1,000; how many there are in all, and how many of all are repaired."""
+    """The rows that break invariants, at most 1,000; the number of all of them, and how many of them are repaired."""
 
     rows: Sequence[RepairedRow]
     in_all: int
@@ -49,7 +49,7 @@ class Repaired(NamedTuple):
 
 
 class _Round:
-    """What a round has found: how many rows by invariant, and the first of them."""
+    """The result of a round: the number of rows by invariant, and the first rows."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -67,7 +67,7 @@ class Patrol:
         self._reader = reader
         self._writer = writer
         self._clock = clock
-        # A server that has just started ends first what became due while none ran.
+        # A server that has just started must first end the holds that became due while none ran.
         self._late_from_ms = clock.now_ms() + LATE_MS
         self._running: asyncio.Task[None] | None = None
         self._counts: Counter[str] | None = None
@@ -86,7 +86,7 @@ class Patrol:
         return self._counts
 
     async def sentences(self) -> list[str]:
-        """What is wrong, and what to do."""
+        """Sentences about broken invariants, with the way out; empty if there are none."""
         counts: Mapping[str, int] = await self.counts() or {}
         return [
             f"messages may never be delivered: the store has {each.name} ({counts[each.name]}); popmq repair shows"
@@ -96,10 +96,10 @@ class Patrol:
         ]
 
     async def repair(self, *, dry_run: bool) -> Repaired:
-        """Look through the whole store, and repair what is found; not with `dry_run`."""
+        """Search the whole store, and repair the rows that are found, unless `dry_run`."""
         done: list[RepairedRow] = []
         for _ in range(1 if dry_run else PASSES_MAX):
-            seen = await self._look(pauses=False)
+            seen = await self._search(pauses=False)
             known = {each.broken for each in done}
             fresh = [each for each in seen.rows if each not in known]
             names = await self._reader.read(partial(names_of, rows=fresh))
@@ -109,7 +109,7 @@ class Patrol:
             if not fresh:
                 break
         if not dry_run:
-            await self.close()  # a round that has seen the store before
+            await self.close()  # a round that has read the store before the repair
             self._counts, self._next_s = None, 0.0
         in_all = len(done) + seen.counts.total() - len(seen.rows)
         return Repaired(done[:LISTED_MAX], in_all, sum(each.is_repaired for each in done))
@@ -126,7 +126,7 @@ class Patrol:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
-            self._tell((await self._look(pauses=True)).counts)
+            self._report((await self._search(pauses=True)).counts)
         except PopError as error:
             self._counts = None
             if (suppressed := self._failure_log_limit.dropped(self._clock.now_ms())) is not None:
@@ -136,12 +136,12 @@ class Patrol:
             self._next_s = loop.time() + ROUND_S
             self._running = None
 
-    def _tell(self, counts: Counter[str]) -> None:
+    def _report(self, counts: Counter[str]) -> None:
         self._counts = counts
         if counts and (suppressed := self._log_limit.dropped(self._clock.now_ms())) is not None:
             log.warning("messages may never be delivered; see popmq repair", suppressed=suppressed, **_words(counts))
 
-    async def _look(self, *, pauses: bool) -> _Round:
+    async def _search(self, *, pauses: bool) -> _Round:
         found = _Round()
         cursor: ScanCursor | None = FIRST
         while cursor is not None:

@@ -1,4 +1,4 @@
-"""Remove the rows of deleted topics and groups in the background, step by step."""
+"""Removes the rows of deleted topics and groups in the background, step by step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _purge_groups(tx: Transaction) -> int:
         return 0
     # Progress first, as for a queue: another server may still grant messages to the group.
     if left := progress.forget_group(tx.conn, group_id):
-        return left  # another server's transaction uses them for a moment
+        return left  # other transactions have locked these rows for a moment
     removed = _or_refuse(deliveries.forget_group(tx.conn, group_id))
     if removed:
         return removed
@@ -69,7 +69,7 @@ def _purge_topics(tx: Transaction) -> int:
         if removed:
             return removed
         return queues.forget(tx.conn, each.queue_id)
-    # The delivery of a redriven message has a key in another topic; it is looked up once, at the end.
+    # The delivery of a redriven message has a key of another topic, so one scan for the topic comes at the end.
     if removed := _or_refuse(deliveries.forget_topic(tx.conn, topic_id)):
         return removed
     if removed := lite_subscriptions.forget_topic(tx, topic_id):
@@ -79,9 +79,9 @@ def _purge_topics(tx: Transaction) -> int:
 
 
 def _purge_queue(tx: Transaction, queue_id: int) -> int:
-    """Progress first, so that no message is granted any more. Rows that refer to a message go before the message."""
+    """Progress first, so that no message is granted any more. Rows that refer to a message are removed before it."""
     if left := progress.forget_queue(tx.conn, queue_id):
-        return left  # another server's transaction uses them for a moment
+        return left  # other transactions have locked these rows for a moment
     if removed := moving_positions.forget_queue(tx.conn, queue_id) or moving_starts.forget_queue(tx.conn, queue_id):
         return removed
     locks.forget_queue(tx.conn, queue_id)
@@ -104,7 +104,7 @@ def _purge_messages(tx: Transaction, first: int, end: int) -> int:
 
 
 def _or_refuse(removed: int | None) -> int:
-    """A user's transaction may lock deliveries for long; the writer does not wait for it."""
+    """The number of removed deliveries. Raises if users' transactions have locked all others: the caller repeats it."""
     if removed is None:
         raise TooManyRequests(
             "a delivery of a deleted topic or group is locked by another transaction; repeat the request"

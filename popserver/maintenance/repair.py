@@ -1,7 +1,7 @@
-"""Finds what keeps messages from being delivered (`database.invariants`), and repairs it.
+"""Finds rows that keep messages from being delivered (`database.invariants`), and repairs them.
 
-A row that was found is read again in the transaction that repairs it, once its progress is locked: so a repair is
-safe while servers work, and does nothing where nothing is wrong any more. What another transaction has locked is left.
+The transaction that repairs a row locks its progress and reads the row again. So a repair is safe while servers work,
+and changes nothing if the row is sound now. A row that another transaction has locked is left out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from popserver.model.names import Resource
 from popserver.model.topic import offset_of, queue_of
 
 PAGE_ROWS = 500
-READ_S = 0.02  # of one scan: then others have their turn
+READ_S = 0.02  # the duration of one scan, so that other reads can run in between
 _OF = {source: [each for each in STUCK if each.source is source] for source in StuckIn}
 
 
@@ -49,7 +49,7 @@ class Broken(NamedTuple):
 
 
 class StuckNames(NamedTuple):
-    """Group, topic and so on of a broken row; None: it has none. `message_group` is empty without one."""
+    """The names of a broken row for operators; None: it has none. `message_group` is empty without one."""
 
     group: Resource | None
     topic: Resource | None
@@ -59,7 +59,7 @@ class StuckNames(NamedTuple):
 
 
 class ScanCursor(NamedTuple):
-    """Where a scan of the store goes on: the index of the table, and the page; None: the first one."""
+    """The cursor of a scan of the store: the index of the table, and its page (None: the first page)."""
 
     table: int
     page: dict[str, Any] | None
@@ -70,7 +70,7 @@ FIRST = ScanCursor(0, None)
 
 @dataclass(frozen=True, slots=True)
 class RepairRow(Request[bool]):
-    """Repair a row. Whether it is repaired: not if it is sound now, or if another transaction has locked it."""
+    """Repair a row. The result is false if the row is sound now, or if another transaction has locked it."""
 
     phase: ClassVar = Phase.REPAIR
     broken: Broken
@@ -83,7 +83,7 @@ class RepairRow(Request[bool]):
 def broken_in_page(
     conn: Connection, source: StuckIn, page: dict[str, Any], moments: Moments, *, with_late: bool
 ) -> tuple[list[Broken], dict[str, Any] | None]:
-    """What is broken in a page of a table, and the next page. `with_late`: what is late counts too."""
+    """The broken rows in a page of a table, and the next page. `with_late`: also rows that are late."""
     names = page | moments.names
     rows = [
         Broken(stuck, row)
@@ -97,7 +97,7 @@ def broken_in_page(
 def scan_on(
     conn: Connection, cursor: ScanCursor, moments: Moments, *, with_late: bool
 ) -> tuple[list[Broken], ScanCursor | None, float]:
-    """What a short scan finds from the cursor on, where to go on, and how long that took, in seconds."""
+    """The broken rows that a short scan finds from the cursor on, the next cursor, and the duration in seconds."""
     found: list[Broken] = []
     began_s = now_s()
     tables = list(StuckIn)
@@ -115,7 +115,7 @@ def scan_on(
 
 
 def names_of(conn: Connection, rows: Sequence[Broken]) -> list[StuckNames]:
-    """Where each row is, in the words of operators."""
+    """The names of each row for operators."""
     topics = names_by_id(conn, {each.row.topic_id for each in rows})
     groups = {key: each.group.name for key, each in groups_by_id(conn, {each.row.group_id for each in rows}).items()}
     queues = queues_by_id(conn, (each.row.queue_id for each in rows))
@@ -135,7 +135,7 @@ def names_of(conn: Connection, rows: Sequence[Broken]) -> list[StuckNames]:
 def broken_around(
     conn: Connection, group_id: int, topic_id: int, message_key: int, message_group: str | None, times: Times
 ) -> Stuck | None:
-    """What keeps a stored message from its group; None if nothing does."""
+    """The broken invariant that keeps a stored message from its group; None if there is none."""
     row = StuckRow(group_id, queue_of(message_key), topic_id, message_group or "", message_key)
     names = row._asdict() | Moments(times.now_ms, times.calendar_ms).names
     for each in STUCK:
@@ -147,7 +147,7 @@ def broken_around(
 
 
 def broken_delay(conn: Connection, pending_id: int, times: Times) -> Stuck | None:
-    """What keeps a delayed message from its queue; None if nothing does."""
+    """The broken invariant that keeps a delayed message from its queue; None if there is none."""
     names = StuckRow(0, 0, 0, "", pending_id)._asdict() | Moments(times.now_ms, times.calendar_ms).names
     return next((each for each in _OF[StuckIn.DELAYED] if found(conn, each.one(), names)), None)
 
@@ -159,10 +159,10 @@ def repair(tx: Transaction, request: RepairRow) -> bool:
     moments = Moments(tx.now_ms, tx.calendar_ms).names
     if not _is_free(tx, stuck, row):
         return False
-    # As it is now: what was found may have moved on.
+    # The row as it is now: it may have changed since it was found.
     for each in found(tx.conn, stuck.one(), row._asdict() | moments):
-        for words in stuck.repair:
-            tx.conn.execute(statement(tx.conn, words), each._asdict() | moments)
+        for repair_text in stuck.repair:
+            tx.conn.execute(statement(tx.conn, repair_text), each._asdict() | moments)
         if each.topic_id:
             tx.ready_topics.add(each.topic_id)
         tx.expect(DUE, tx.now_ms)
@@ -173,7 +173,7 @@ def repair(tx: Transaction, request: RepairRow) -> bool:
 
 
 def _is_free(tx: Transaction, stuck: Stuck, row: StuckRow) -> bool:
-    """Whether no other transaction has locked the row: a user's own may do so for hours."""
+    """Lock the row unless another transaction has locked it: a user's own transaction may keep a lock for hours."""
     if stuck.source not in (StuckIn.DELIVERIES, StuckIn.DELAYED) or not dialect_of(tx.conn).has_other_writers:
         return True
     table = stuck.source.value

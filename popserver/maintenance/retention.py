@@ -1,9 +1,8 @@
-"""Retention: remove messages that are too old, in steps, from the beginning of each queue.
+"""Retention: removes messages that are too old, in steps, from the beginning of each queue.
 
-A message that is held or waits for a retry stays, and so do all messages after it in its queue. That holds too if it
-waits for a group that owns whole queues and has no progress in this queue yet, and for a redriven message whose
-delivery has not ended. A message that is READY again is removed with its delivery. Dead letters stay until they are
-deleted.
+A message that is held or waits for a retry stays, with all messages after it in its queue; also if it waits for a group
+that owns whole queues and has no progress in this queue yet. A redriven message stays until its delivery has ended. A
+message that is READY again is removed with its delivery. Dead letters stay until they are deleted.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ _OF_A_QUEUE, _OF_A_BUSY_GROUP = 12, 4  # statements
 
 
 class Retained(NamedTuple):
-    """Messages removed, and when the oldest one was stored that the step has seen (None: no message).
+    """The number of removed messages, and when the oldest message that the step has read was stored (None: no message).
 
-    The messages are of these `queues`; `forgotten` rows of the history are removed too. The next step goes on at
-    `next_queue`; 0: this was the last step of a round over all queues, and what stays is not old or is needed.
+    `queues`: the removed messages by queue. `forgotten`: the number of removed rows of the history. The next step
+    continues at `next_queue`; 0: this was the last step of a round over all queues.
     """
 
     removed: int
@@ -97,7 +96,7 @@ def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopEr
     if not next_queue:
         rows = STEP_ROWS_MAX - count
         forgotten = history.expire(tx.conn, cutoff_ms, rows)
-        # Not only if all are old: rows with the time of a wrong clock may be among them.
+        # Continue also if some rows stay: rows with the time of a wrong clock may be among them.
         if forgotten > rows // 2:
             next_queue = queues[-1].queue_id + 1 if queues else max(from_queue, 1)
     oldest_ms = min((each.oldest_ms for each in queues if each.oldest_ms is not None), default=None)
@@ -105,10 +104,10 @@ def retain(tx: Transaction, requests: Sequence[Retain]) -> list[Retained | PopEr
 
 
 def _trim_several(tx: Transaction, queues: Sequence[_QueueRow], cutoff_ms: int) -> tuple[tuple[Removed, ...], int]:
-    """Remove the oldest messages of queues until a step is full. Also returns where the next step goes on; 0: nowhere.
+    """Remove the oldest messages of queues until a step is full. Also returns the first queue of the next step, or 0.
 
-    Where queues are many, and few messages of each become old at a time, a transaction for each queue would cost more
-    than its removals. A queue of which nothing can be removed costs statements too, so these are counted as well.
+    With many queues and few old messages in each, a transaction for each queue would cost more than its removals. A
+    queue without a removal costs statements too, so statements are counted as well.
     """
     trimmed: list[Removed] = []
     left = _Left(STEP_ROWS_MAX, STEP_STATEMENTS_MAX)
@@ -143,7 +142,7 @@ def _trim(tx: Transaction, queue: _QueueRow, cutoff_ms: int, left: _Left) -> Rem
     end = min([bounds["end"], *(key for key in needed if key is not None)])
     rest = keyed.remove(tx, first, end)
     if rest is not None:
-        end = rest  # the others have too many keys for one transaction
+        end = rest  # the messages from there on have too many keys for one transaction
     for group_id in busy:
         _remove_ready(tx, group_id, first, end)
     newest = parts.page(tx.conn, first, end, 1, newest_first=True)
@@ -157,7 +156,7 @@ def _trim(tx: Transaction, queue: _QueueRow, cutoff_ms: int, left: _Left) -> Rem
 
 
 def _remove_ready(tx: Transaction, group_id: int, first: int, end: int) -> None:
-    """Remove the deliveries of messages that are READY again; for their message groups these have ended."""
+    """Remove the deliveries of messages that are READY again, and advance their message groups."""
     in_order = delivered.ready_in_order(tx.conn, group_id, first, end)
     deliveries.remove_ready(tx.conn, group_id, first, end)
     members = {MessageGroupKey(row.topic_id, queue_of(first), row.message_group) for row in in_order}
@@ -184,7 +183,7 @@ _OLDEST = RowStatement(
     .order_by(STORED.c.queue_id)
     .limit(bindparam("looks")),
 )
-# Most groups have no delivery there, because they have acked all.
+# The groups with a delivery in the range. Most groups have none, because they have acked all of it.
 _BUSY = (
     select(REACHED.c.group_id)
     .where(REACHED.c.queue_id == bindparam("of_queue"), delivered.first_inside(REACHED.c.group_id).is_not(None))

@@ -1,8 +1,8 @@
-"""Watches the system clock: logs when it was set, keeps the server time in step with it, and doubts large jumps.
+"""Watches the system clock: logs when it was set, lets the server time follow it, and doubts large jumps.
 
 A clock that jumps ahead makes all messages old at once. So the server doubts a jump beyond a limit: retention uses the
 time before the jump until an operator confirms the clock, or the server has run for an hour and the jump was not taken
-back. A jump between two runs looks like a long stop; it is doubted too.
+back. A jump between two runs cannot be told from a long stop, so it is doubted too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Timekeeper:
         jump_ms_max: int,
         retention_ms: int,
     ) -> None:
-        """`stepped` is called when the system clock was set or a jump is believed: messages may be due or old.
+        """`stepped` is called when the system clock was set or a jump is accepted: messages may be due or old.
 
         A jump of more than `jump_ms_max` (0: no limit), or of half the retention, is doubted. `shared`: the system
         clock is the database's clock, which `Members` follows.
@@ -64,10 +64,11 @@ class Timekeeper:
         self._believed_at_ms = 0  # in server time; while a jump is doubted
         self._confirmed = 0
         self._noted_at_ms = 0
-        self._said_at_ms: int | None = None
+        self._logged_at_ms: int | None = None
         self._alarm: Alarm | None = None
         self._check_task: asyncio.Task[None] | None = None
-        self._set_at = 0.0, 0  # in the event loop's time, which stops while the machine sleeps, and in server time
+        # When the alarm was set: in the event loop's time, which stops while the machine sleeps, and in server time.
+        self._set_at = 0.0, 0
 
     async def start(self) -> None:
         """Set the server's clock to the system clock, or to the other servers' time, but never before a stored time.
@@ -119,7 +120,7 @@ class Timekeeper:
         # While this server doubts a jump, another server may have a confirmation.
         if clock.doubted_ms or clock.now_ms() - self._noted_at_ms >= self._note_ms:
             await self._note(clock)
-        if self._said_at_ms is None or clock.now_ms() - self._said_at_ms >= LOG_AGAIN_MS:
+        if self._logged_at_ms is None or clock.now_ms() - self._logged_at_ms >= LOG_AGAIN_MS:
             self._log_hints(clock)
 
     async def confirm(self) -> str:
@@ -161,7 +162,7 @@ class Timekeeper:
         log.warning("the system clock was set", by=_signed(step_ms), now=utc(clock.system_ms()))
         if clock.doubted_ms or (self._jump_ms_max and step_ms > self._jump_ms_max):
             self._doubt(clock, max(0, clock.doubted_ms + step_ms), DOUBT_MS)
-        self._noted_at_ms, self._said_at_ms = 0, None
+        self._noted_at_ms, self._logged_at_ms = 0, None
         self._stepped()
 
     def _doubt(self, clock: SystemClock, doubted_ms: int, left_ms: int) -> None:
@@ -181,7 +182,7 @@ class Timekeeper:
     def _log_hints(self, clock: SystemClock) -> None:
         for sentence in _sentences(clock, self._believed_at_ms):
             log.warning(sentence)
-            self._said_at_ms = clock.now_ms()
+            self._logged_at_ms = clock.now_ms()
 
     def _set_alarm(self, clock: SystemClock) -> None:
         self._set_at = asyncio.get_running_loop().time(), clock.now_ms()

@@ -1,1 +1,1 @@
-"""Connections to Postgres: its hosts, which of them is the primary, and poolers in front of it."""
+"""Connections to Postgres: its hosts, the primary among them, and poolers in front of it."""

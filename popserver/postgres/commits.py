@@ -1,13 +1,13 @@
-"""When a COMMIT of Postgres counts: what the writer's session is set to, and warnings that mean doubt.
+"""When a COMMIT of Postgres is durable: the settings of the writer's session, and warnings that leave a doubt.
 
 With a synchronous standby, COMMIT waits until the standby has the transaction. Two things end that wait early:
 
-- The wait is cancelled (`pg_cancel_backend`, `statement_timeout`). Postgres then answers with a warning, and says that
-  the transaction is committed. After a failover it would be missing.
+- The wait is cancelled (`pg_cancel_backend`, `statement_timeout`). Postgres then answers with a warning, and with a
+  success. After a failover the transaction would be missing.
 - Postgres crashes and starts again. It then shows transactions that the standby does not have yet.
 
-In both cases a request that is repeated, also at another server, is found done and answered without a write, so its own
-COMMIT would not wait. So a transaction with such an answer writes a record (`BARRIER`) if it has written nothing.
+In both cases a server that gets the request again finds it done, and answers without a write. Such a COMMIT would not
+wait. So a transaction with such an answer writes a record (`BARRIER`) if it has written nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from popserver.postgres.sessions import BY_INDEX, settings_text
 _SYNCHRONOUS_COMMIT = {"full": "on", "relaxed": "off"}  # by the server's setting `durability`
 _RECORD = "SELECT pg_logical_emit_message(true, 'popmq', '')"
 BARRIER = f"{_RECORD} WHERE pg_current_xact_id_if_assigned() IS NULL"  # a write gives the transaction its id
-_WAIT = "SyncRepWaitForLSN"  # the function of Postgres that waits for standbys; other warnings mean no doubt
+_WAIT = "SyncRepWaitForLSN"  # the function of Postgres that waits for standbys; other warnings do not matter
 
 
 class CommitWarnings:
@@ -29,10 +29,10 @@ class CommitWarnings:
         self._said: list[str] = []
 
     def prepare(self, conn: Any, durability: str) -> None:
-        """Set a new connection of psycopg up. Waits until a synchronous standby has all that is visible now."""
+        """Set up a new connection of psycopg. Waits until a synchronous standby has all visible transactions."""
         conn.execute(settings_text({"synchronous_commit": _SYNCHRONOUS_COMMIT[durability], **BY_INDEX}))
         conn.add_notice_handler(self._on_notice)
-        # A write of its own. From here on, every transaction that is visible has been waited for.
+        # A write of its own: its commit waits until the standby has all earlier transactions too.
         conn.execute(_RECORD)
         self.clear()
 

@@ -1,15 +1,15 @@
 """Connections to the primary of a Postgres that may have several hosts and may fail over.
 
-A new connection goes to the first host that accepts writes, first of all to the one where the last connection was. It
-asks whether the host does; libpq would believe a pooler, which tells what the host was when the pooler first met it.
-Then it asks for two numbers:
+A new connection goes to the first host that accepts writes, and begins with the host of the last connection. It asks
+each host whether it accepts writes; libpq would accept the answer of a pooler, which reports the state of the host at
+the pooler's first connection. Then it asks for two numbers:
 
 - The system identifier, which all servers of one Postgres cluster share. Hosts with different ones are refused.
-- The timeline, which grows with each failover. A connection with a newer timeline than known cuts all older ones. A
-  host with an older one is a former primary that does not know of the failover, and is not used.
+- The timeline, which grows with each failover. A connection with a newer timeline cuts all connections with older ones.
+  A host with an older timeline is a former primary that has not noticed the failover, and is not used.
 
-A frozen host keeps its connections open and silent. The operating system confirms what is sent to it, so no timeout of
-TCP ends them. `newer_primary` finds the new primary beside such a host.
+A frozen host keeps its connections open and sends nothing. Its operating system confirms the packets that it gets, so
+no timeout of TCP ends them. `newer_primary` finds the new primary beside such a host.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DEFAULTS: Mapping[str, Any] = {
 }
 # With several hosts: 2 s are the least that libpq allows, and a frozen host must not delay the next one for longer.
 CONNECT_TIMEOUT_OF_SEVERAL_S = 2
-ANSWER_S = 2.0  # within which a host says who it is
+ANSWER_S = 2.0  # for a host to answer with its identity
 POOLER_S = 130.0  # with connect_timeout=0; PgBouncer itself gives up after 120 s
 _IDENTITY = (
     "SELECT system_identifier::text, CASE WHEN pg_is_in_recovery() THEN NULL"
@@ -53,7 +53,7 @@ _IDENTITY = (
 
 
 class PostgresIdentity(NamedTuple):
-    """Who answers at a host."""
+    """The identity of the Postgres that answers at a host."""
 
     system: str  # the cluster's identifier
     timeline: int  # 0 for a standby
@@ -66,7 +66,7 @@ class PostgresIdentity(NamedTuple):
 
 
 class PrimaryConnections:
-    """Makes connections to the primary, and knows those that are open."""
+    """Makes connections to the primary, and has a list of the open ones."""
 
     def __init__(self, arguments: Mapping[str, Any], name: str) -> None:
         """`arguments` of psycopg for all hosts; `name`: the URL without its password."""
@@ -83,12 +83,12 @@ class PrimaryConnections:
         self._timeline = 0
         self._order = list(self.hosts)
         self._open: weakref.WeakKeyDictionary[Any, PostgresIdentity | None] = weakref.WeakKeyDictionary()
-        self._asking: set[asyncio.Task[Any]] = set()  # who is silent may be asked longer than the answer is needed
+        self._asking: set[asyncio.Task[Any]] = set()  # a query to a silent host may outlive the caller
         self._lock = threading.Lock()  # threads of the writer and the readers connect
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """Of psycopg, for all hosts."""
+        """The arguments of psycopg, for all hosts."""
         return self._arguments
 
     def connect(self) -> Connection[Any]:
@@ -141,7 +141,7 @@ class PrimaryConnections:
         raise _together(refusals)
 
     async def check_hosts(self) -> Sequence[tuple[Host, str]]:
-        """Ask all hosts who they are, and use the newest primary. Returns those that do not say, with reasons.
+        """Ask all hosts for their identity, and use the newest primary. Returns hosts without an answer, with reasons.
 
         Raises `StoreUnavailable` if they belong to different clusters.
         """
@@ -157,13 +157,14 @@ class PrimaryConnections:
         return silent
 
     async def newer_primary(self) -> Host | None:
-        """Look for a primary that has replaced the known one, and cut all connections to that one. None: no newer."""
+        """Search for a primary that has replaced the known one, and cut all connections to the former. None if there is
+        none."""
         for coming in asyncio.as_completed(self._ask_all()):
             host, answer = await coming
             if isinstance(answer, PostgresIdentity):
                 self._check_system(answer, host)
                 if self._is_newer(answer, host):
-                    return host  # those that are silent end by themselves
+                    return host  # the queries to silent hosts end by themselves
         return None
 
     def _at(self, host: Host) -> dict[str, Any]:
@@ -175,7 +176,7 @@ class PrimaryConnections:
         return {**given, **{name: value for name, value in parts.items() if value}, **target}
 
     def _check(self, row: Sequence[Any] | None) -> None:
-        """Raises psycopg's `OperationalError` or `StoreUnavailable` for a host that does not do; `row` is the answer to
+        """Raise psycopg's `OperationalError` or `StoreUnavailable` for a host that cannot be used. `row`: its answer to
         BEGIN."""
         facts = SessionFacts.of(row)
         if not self._writes:
@@ -195,13 +196,13 @@ class PrimaryConnections:
         return asking
 
     async def _ask(self, host: Host) -> tuple[Host, PostgresIdentity | str]:
-        """Who answers at a host, or why nobody does."""
+        """The identity of a host, or why there is no answer."""
         from psycopg import AsyncConnection, Error
 
         try:
             async with asyncio.timeout(ANSWER_S):
                 conn = await AsyncConnection.connect(autocommit=True, **self._at(host))
-            # Cut, not cancelled: the driver would ask the silent host to cancel, and wait for that.
+            # Cut, not cancelled: the driver would ask the silent host to cancel, and wait for its answer.
             ending = asyncio.get_running_loop().call_later(ANSWER_S, _cut, conn)
             async with conn:
                 try:
@@ -218,7 +219,7 @@ class PrimaryConnections:
             self._open[conn] = None
 
     def _accepts(self, conn: AnyConnection, host: Host, identity: PostgresIdentity | None) -> bool:
-        """Whether a connection is one to the newest primary that is known."""
+        """Whether a connection goes to the newest known primary."""
         if identity is None:
             return True
         self._check_system(identity, host)
@@ -247,7 +248,7 @@ class PrimaryConnections:
             )
 
     def _is_newer(self, identity: PostgresIdentity, host: Host) -> bool:
-        """If so, this host is the primary now, and connections to the former one are cut."""
+        """Whether this identity is newer. If so, its host is the primary now, and connections to the former are cut."""
         with self._lock:
             if identity.timeline <= self._timeline:
                 return False
@@ -260,13 +261,13 @@ class PrimaryConnections:
 
 
 def first_line(error: Exception) -> str:
-    """What a driver's error says, without its details."""
+    """The first line of a driver's error, without its details."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 def _identity(conn: Connection[Any]) -> PostgresIdentity | None:
-    """None if Postgres does not permit the question, as some that are not the original."""
+    """The identity; None if Postgres does not permit the query, as some services that are compatible with it."""
     from psycopg import errors
 
     try:
@@ -305,14 +306,14 @@ def _together(refusals: Sequence[tuple[Host, Exception]]) -> Exception:
 
 
 def _reason(error: Exception) -> str:
-    """libpq's reason without the address, which is said before it."""
+    """libpq's reason without the address, which comes before it."""
     line = first_line(error)
     return line.rpartition(" failed: ")[2] or line
 
 
 @contextmanager
 def _ending(conn: AnyConnection, limit_s: float) -> Iterator[None]:
-    """End the connection if the block takes longer: a pooler accepts connections to a host that is gone, and waits."""
+    """End the connection if the block takes longer: a pooler accepts connections for a host that is down, and waits."""
     timer = threading.Timer(limit_s, _cut, [conn])
     timer.start()
     try:

@@ -1,7 +1,7 @@
-"""What Postgres refuses, and what to do about it.
+"""The refusals of Postgres, and the way out of each.
 
 A failed statement has an SQLSTATE, which is the same in every language (`lc_messages`), and Postgres has undone it. A
-failed connection has only words. English ones say more about the way out; others are told as they are.
+failed connection has only a text. For English texts the error names the way out; other texts are reported unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ READ_ONLY: Final = "25006"  # a write in a read-only transaction
 
 
 class StateRefusal(NamedTuple):
-    """What an SQLSTATE means to users: `what` follows the name of the database."""
+    """The meaning of a refusal for users: `what` follows the name of the database."""
 
     what: str
     way_out: str
@@ -66,7 +66,7 @@ _BY_STATE: Final[Mapping[str, StateRefusal]] = {
     "XX002": _DAMAGED,
 }
 
-# A refused connection, by words of Postgres, libpq and PgBouncer: the first that fits.
+# A refused connection, by words of Postgres, libpq and PgBouncer: the first pattern that fits.
 _BY_WORDS: Final[Sequence[tuple[re.Pattern[str], StateRefusal]]] = tuple(
     (re.compile(words), StateRefusal(what, way_out))
     for words, what, way_out in (
@@ -137,7 +137,8 @@ _LOST: Final = StateRefusal("does not answer", "check that it runs, and repeat")
 
 
 def refusal(name: str, said: str, state: str | None, *, is_lost: bool) -> PopError:
-    """The error for what Postgres or libpq said. `state`: its SQLSTATE, None without one; `is_lost`: the connection."""
+    """The error for a refusal of Postgres or libpq. `said`: its text; `state`: its SQLSTATE or None; `is_lost`: whether
+    the connection is lost."""
     words = said.partition("\n")[0]
     if state == "53100":
         return StoreFull(f"the disk of {name} is full ({words}); nothing was stored, free some space and repeat")

@@ -1,9 +1,9 @@
-"""What PopMQ's SQL relies on in a session of Postgres, and what is done about each of it.
+"""The settings of a Postgres session that PopMQ's SQL needs.
 
-Every setting has a default of the server, which ALTER DATABASE and ALTER ROLE change, and a URL's `options=` too. Most
-are set anew on each connection, in the statement that asks a host who it is, so they cost no round trip. Some cannot or
-must not be changed by PopMQ: then it refuses to start, and names the setting. The rest may have any value.
-docs/postgres.md has all of them for users, and a test gives each setting a bad value.
+Every setting has a default of the server, which ALTER DATABASE, ALTER ROLE and a URL's `options=` change. PopMQ sets
+most of them on each connection, in the statement that asks a host for its state, so they cost no round trip. Some
+settings PopMQ cannot or must not change: if one has a wrong value, it refuses to start, and names the setting. The rest
+may have any value. docs/postgres.md has all of them for users, and a test gives each setting a bad value.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ VERSION_MIN: Final = 13
 
 
 class Pinned(NamedTuple):
-    """A setting that each session is set to."""
+    """A setting that PopMQ sets in each session."""
 
     name: str
     value: str
     why: str
-    writer: str = ""  # what the writer's own session is set to, if that is another value
+    writer: str = ""  # the value in the writer's session, if it differs
 
 
 class Required(NamedTuple):
@@ -123,7 +123,7 @@ _SEARCH_PATH: Final = """pg_catalog.set_config('search_path', COALESCE(
 
 
 def _set(name: str, value: str) -> str:
-    """Other versions of Postgres do not have some of them."""
+    """SQL that sets a setting, if this version of Postgres has it."""
     known = f"pg_catalog.current_setting('{name}', true) IS NOT NULL"
     return f"CASE WHEN {known} THEN pg_catalog.set_config('{name}', '{value}', false) END"
 
@@ -141,7 +141,7 @@ BEGIN: Final = "SELECT " + ", ".join(
 
 
 class SessionFacts(NamedTuple):
-    """What the answer to BEGIN says."""
+    """The answer to BEGIN."""
 
     is_standby: bool
     version: int  # of Postgres, such as 15

@@ -1,7 +1,7 @@
-"""What a server checks before it uses a Postgres: its hosts, and a pooler in front of it, such as PgBouncer.
+"""The checks before a server uses a Postgres: of its hosts, and of a pooler in front of it, such as PgBouncer.
 
 PopMQ needs sessions: it listens to notifications, sets parameters, and its driver prepares statements. A pooler in
-session mode keeps them. In transaction mode each transaction may run in another session, and all of that gets lost.
+session mode keeps them. In transaction mode each transaction may run in another session, without all of these.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from popserver.model.errors import StoreUnavailable
 from popserver.postgres.connections import PrimaryConnections, first_line
 
 TRIES = 5  # another user of the pooler may take the session between two statements
-TELL_S = 3.0  # a start that takes longer may wait for a standby
+LOG_WAIT_S = 3.0  # a start that takes longer may wait for a standby
 PATIENCE_S = 5.0  # a pooler that has no session left lets callers wait
 
 _WAITS = (
@@ -36,11 +36,11 @@ async def check(connections: PrimaryConnections, name: str) -> None:
 
 
 async def tell_of_wait(connections: PrimaryConnections) -> None:
-    """If the start takes long because no synchronous standby confirms its commits, say so once in the log."""
+    """If the start takes long because no synchronous standby confirms its commits, log this once."""
     from psycopg import Error
 
-    await asyncio.sleep(TELL_S)
-    with suppress(Error, StoreUnavailable):  # of which the start itself tells
+    await asyncio.sleep(LOG_WAIT_S)
+    with suppress(Error, StoreUnavailable):  # the start itself reports these
         async with await connections.connect_async() as conn:
             if await (await conn.execute(_WAITS, prepare=False)).fetchone() is not None:
                 log.warning(
@@ -50,14 +50,14 @@ async def tell_of_wait(connections: PrimaryConnections) -> None:
 
 
 async def _check_sessions(connections: PrimaryConnections, name: str) -> None:
-    """Raise `StoreUnavailable` if a pooler gives the sessions of one connection to others meanwhile."""
+    """Raise `StoreUnavailable` if a pooler gives the session of one connection to other connections."""
     from psycopg import Error
 
     try:
         async with asyncio.timeout(PATIENCE_S):
             shares = await _shares_sessions(connections)
     except TimeoutError:
-        return  # two connections had no two sessions: so they do not share one
+        return  # the second connection got no session, so the two do not share one
     except Error as error:
         # "transaction blocks not allowed in statement pooling mode". Other errors come again when the server connects.
         shares = "pooling" in first_line(error)
@@ -70,10 +70,10 @@ async def _check_sessions(connections: PrimaryConnections, name: str) -> None:
 
 
 async def _shares_sessions(connections: PrimaryConnections) -> bool:
-    """Whether a transaction of another connection runs in the session where ours was just before."""
+    """Whether a transaction of another connection runs in the session that ours had just before."""
     async with await connections.connect_async() as conn:
         own = await _session(conn)
-        # Postgres gives out the number of its process for cancelling, and a pooler invents one.
+        # Postgres sends the number of its process, by which clients cancel; a pooler invents one.
         if own == conn.info.backend_pid:
             return False
         async with await connections.connect_async() as other:

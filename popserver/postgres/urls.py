@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL
 from popserver.model.errors import StoreUnavailable
 
 TARGET = "target_session_attrs"
-WRITABLE = ("read-write", "primary")  # values of it with which a server can write
+WRITABLE = ("read-write", "primary")  # values of TARGET with which a server can write
 SECRET_OPTIONS = ("password", "sslpassword")  # Postgres also accepts these in a URL's query
 
 # Options that libpq reads as numbers.
@@ -41,7 +41,7 @@ class Host(NamedTuple):
 
     host: str
     port: str
-    address: str = ""  # libpq's `hostaddr`, which saves looking up the name
+    address: str = ""  # libpq's `hostaddr`, which saves the lookup of the name
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host or self.address
@@ -75,7 +75,7 @@ def with_lists(url: URL) -> URL:
 
 
 def shown(url: URL) -> str:
-    """The URL as libpq writes it, without its password, for log lines and error sentences."""
+    """The URL as libpq writes it, without its password, for logs and errors."""
     open_part = url.difference_update_query(SECRET_OPTIONS)
     hosts = open_part.query.get("host")
     if url.get_backend_name() != "postgresql" or not hosts:

@@ -103,7 +103,7 @@ def _accumulation(ready: int, inflight: int, waiting: int, oldest_ms: int | None
 
 
 def _counted(of_topics: str = "") -> TextClause:
-    """The query for topics by name, the retry topic last. Each row has the sums over all topics, also past the limit."""
+    """The query for topics by name, the retry topic last. Each row has the sums over all topics, listed or not."""
     lag = group_lag(of_groups="= :for_group", of_topics=of_topics)
     listed = "CASE WHEN topic_namespace = :namespace AND topic = :retries THEN 0 ELSE 1 END"
     query = (

@@ -1,1 +1,1 @@
-"""SQLite: its library, its file, and what a connection is set to."""
+"""SQLite: its library, its file, and the settings of a connection."""

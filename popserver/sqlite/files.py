@@ -76,13 +76,13 @@ def _create(file: Path, *, beside: Path) -> int:
 
 
 def owner_of(file: Path) -> os.stat_result:
-    """Whose a file is, or whose its folder if it does not exist yet. Raises `OSError`."""
+    """The owner of a file, or of its folder if it does not exist yet. Raises `OSError`."""
     return (file if file.exists() else file.parent).stat()
 
 
 def give(descriptor: int, owner: os.stat_result) -> None:
-    """For root: give a new file to that owner. A server that runs as another user could not open root's file."""
+    """If root runs: give a new file to this owner. A server that runs as another user could not open root's file."""
     if os.geteuid() == 0:
-        # Root may not do that in some containers, and on some network disks.
+        # In some containers, and on some network disks, root may not change the owner.
         with suppress(PermissionError):
             os.fchown(descriptor, owner.st_uid, owner.st_gid)

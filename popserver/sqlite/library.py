@@ -1,4 +1,4 @@
-"""SQLite's library: which one is used, and whether it can do what PopMQ's SQL needs."""
+"""SQLite's library: the choice of one, and the check of what PopMQ's SQL needs."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def _own_copy() -> ModuleType:
 def _with_adapters(module: ModuleType) -> ModuleType:
     """Register adapters that return the value unchanged.
 
-    The driver looks for an adapter for each blob and NULL. Without one the search is slow: a third of an append. These
-    two are written in C: `bytes` returns the same object, and the method of an empty dict returns None.
+    The driver searches an adapter for each blob and NULL. If it finds none, the search is slow: a third of an append.
+    These two are written in C: `bytes` returns the same object, and the method of an empty dict returns None.
     """
     module.register_adapter(bytes, bytes)
     module.register_adapter(type(None), {}.get)
@@ -99,9 +99,9 @@ def check_library(conn: Any, module: ModuleType) -> None:
 
 
 def _limits(conn: Any, module: ModuleType) -> Mapping[CompiledLimit, int]:
-    """Nothing, if the driver does not tell them."""
-    told = getattr(conn, "getlimit", None)
-    return {each: told(getattr(module, each.category)) for each in LIMITS} if told is not None else {}
+    """The values of `LIMITS`; empty if the driver has no function for them."""
+    limit_of = getattr(conn, "getlimit", None)
+    return {each: limit_of(getattr(module, each.category)) for each in LIMITS} if limit_of is not None else {}
 
 
 def _unfit(version: str, why: str) -> StoreUnavailable:

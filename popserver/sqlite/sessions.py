@@ -1,8 +1,8 @@
-"""What PopMQ's SQL relies on in a connection to SQLite, and what is done about each of it.
+"""The settings of a SQLite connection that PopMQ's SQL needs.
 
 The defaults of pragmas are compiled into the library, and other code of the process changes them: a listener that an
-application has for all its engines runs for ours too. So they are set anew on each connection, and read back. What is
-in the file is checked. docs/postgres.md has this table for users, and a test gives each pragma a bad value.
+application has for all its engines runs for ours too. So each connection sets them and reads them back. Settings that
+the file stores are checked. docs/postgres.md has this table for users, and a test gives each pragma a bad value.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from popserver.model.errors import StoreUnavailable
 
 
 class Pragma(NamedTuple):
-    """A pragma that each connection is set to."""
+    """A pragma that each connection sets."""
 
     name: str
     value: str
-    told: object  # what SQLite answers then; None: it does not tell
+    answer: object  # SQLite's answer when the pragma has this value; None: it has no answer
     why: str
 
 
@@ -46,7 +46,7 @@ ENCODING: Final = "UTF-8"
 
 
 def prepare_writer(conn: Any, durability: str) -> None:
-    """Set the writer's connection up. Raises `StoreUnavailable` for a file that PopMQ cannot use."""
+    """Set up the writer's connection. Raises `StoreUnavailable` for a file that PopMQ cannot use."""
     _prepare(conn)
     (encoding,) = conn.execute("PRAGMA encoding").fetchone()
     if encoding != ENCODING:
@@ -71,7 +71,7 @@ def prepare_memory(conn: Any) -> None:
 
 
 def _prepare(conn: Any) -> None:
-    # What a listener of other code may have set.
+    # A listener of other code may have set these.
     conn.isolation_level, conn.row_factory, conn.text_factory = None, None, str
     conn.execute("PRAGMA query_only = OFF")
     for each in PRAGMAS:
@@ -81,11 +81,11 @@ def _prepare(conn: Any) -> None:
 def _set(conn: Any, pragma: Pragma) -> None:
     """Set a pragma and read it back, because SQLite silently ignores values that it cannot use."""
     conn.execute(f"PRAGMA {pragma.name} = {pragma.value}")
-    if pragma.told is None:
+    if pragma.answer is None:
         return
     row = conn.execute(f"PRAGMA {pragma.name}").fetchone()
-    # A library that was compiled without it says nothing.
-    if row is not None and row[0] != pragma.told:
+    # A library that was compiled without this pragma answers with no row.
+    if row is not None and row[0] != pragma.answer:
         raise StoreUnavailable(
             f"SQLite uses {pragma.name}={row[0]} instead of {pragma.value}; use a local disk with file locks"
         )
