@@ -96,7 +96,7 @@ class App:
         self.database = database = Database(
             config.database_url, durability=config.durability, own_process=self.own_process
         )
-        telling = asyncio.create_task(starting.tell_of_wait(database.connections)) if database.is_shared else None
+        waiting_log = asyncio.create_task(starting.log_wait(database.connections)) if database.is_shared else None
         try:
             if database.is_shared:
                 await starting.check(database.connections, database.name)
@@ -108,8 +108,8 @@ class App:
             database.close()
             raise
         finally:
-            if telling is not None:
-                telling.cancel()
+            if waiting_log is not None:
+                waiting_log.cancel()
 
     def stop_accepting(self) -> None:
         """Accept no more connections, for a successor has the sockets too. Open ones are served."""

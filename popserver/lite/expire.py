@@ -1,7 +1,7 @@
 """Expiry: a lite topic ends a while after its last message, or when retention has removed its last one.
 
-Its messages count as consumed then, in every group. A lite topic of which a message is held or waits for a retry stays,
-and so does one that an operator has paused.
+Then its messages count as consumed, in every group. A lite topic stays while a message of it is held or waits for a
+retry, and while an operator has paused it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from popserver.model.topic import queue_of
 
 @dataclass(frozen=True, slots=True)
 class ExpireLite(Request[int]):
-    """Remove those of these lite topics that have expired. The result is their number."""
+    """Remove the expired ones of these lite topics. The result is their number."""
 
     phase: ClassVar = Phase.EXPIRE_LITE
     lite_topics: Sequence[ExpiringLiteTopic]
@@ -39,24 +39,25 @@ def expire(tx: Transaction, request: ExpireLite) -> int:
 
 def _expire_in_queue(tx: Transaction, queue_id: int, found: Sequence[ExpiringLiteTopic]) -> int:
     topic_id = found[0].topic_id
-    # Without waiting, as for the queue: a send that creates lite topics locks the topic, and then waits for the queue.
+    # Both locks without waiting: a send that creates lite topics locks the topic, and then waits for the queue. To wait
+    # in the other order would be a deadlock.
     if not topics.lock_lite_topics_available(tx.conn, topic_id):
         return 0
     groups = lock_queue(tx, queue_id)
     if groups is None:
         return 0
-    # A producer may have sent to them since they were found.
-    still = lite_topics.expired_among(tx.conn, topic_id, {each.name for each in found}, tx.now_ms)
-    still -= pauses.paused_among(tx.conn, topic_id, still)
-    names = sorted(still)
-    found_in = {group_id: delivered.of_lite_topics(tx.conn, group_id, topic_id, names) for group_id in groups}
-    for group_id, rows in found_in.items():
-        still -= delivered.timed_lite_topics(tx.conn, group_id, rows) if rows else set()
-    if not still:
+    # Again under the locks: a producer may have sent to some since the search.
+    expired = lite_topics.expired_among(tx.conn, topic_id, {each.name for each in found}, tx.now_ms)
+    expired -= pauses.paused_among(tx.conn, topic_id, expired)
+    names = sorted(expired)
+    rows_of = {group_id: delivered.of_lite_topics(tx.conn, group_id, topic_id, names) for group_id in groups}
+    for group_id, rows in rows_of.items():
+        expired -= delivered.timed_lite_topics(tx.conn, group_id, rows) if rows else set()
+    if not expired:
         return 0
-    for group_id, rows in found_in.items():
-        deliveries.remove(tx.conn, [(group_id, row.message_key) for row in rows if row.message_group in still])
-    ended = sorted(still)
+    for group_id, rows in rows_of.items():
+        deliveries.remove(tx.conn, [(group_id, row.message_key) for row in rows if row.message_group in expired])
+    ended = sorted(expired)
     moving_positions.end(tx.conn, [(group_id, queue_id, name) for group_id in groups for name in ended])
     queue_offsets.expire_lite_topics(tx.conn, queue_id)
-    return lite_topics.end(tx.conn, topic_id, still)
+    return lite_topics.end(tx.conn, topic_id, expired)

@@ -1,4 +1,4 @@
-"""What operators see of lite topics (reads only)."""
+"""Queries of operators about lite topics (reads only)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTED_MAX = 1_000
 
 
 class LiteCounts(NamedTuple):
-    """Of the newest 1,000 messages of a lite topic, how many are in each state, and when the oldest READY one was
+    """The number of messages in each state, of the newest 1,000 of a lite topic; and when the oldest READY one was
     stored."""
 
     states: dict[State, int]
@@ -33,7 +33,7 @@ class LiteCounts(NamedTuple):
 
 
 class LiteTopicGroup(NamedTuple):
-    """What a group does with a lite topic."""
+    """A group's counts for a lite topic, and its clients that get it."""
 
     group: Group
     counts: LiteCounts
@@ -41,7 +41,7 @@ class LiteTopicGroup(NamedTuple):
 
 
 class LiteTopicFacts(NamedTuple):
-    """A lite topic, in which queue it is, and its groups."""
+    """A lite topic, the number of its queue, and its groups."""
 
     lite_topic: LiteTopic
     queue_number: int
@@ -80,7 +80,7 @@ def lite_topic_facts(conn: Connection, topic_name: Resource, name: str) -> LiteT
 
 
 class LiteGroupFacts(NamedTuple):
-    """How many clients of a group subscribe to lite topics, and to how many, added up."""
+    """How many clients of a group subscribe to lite topics, and how many subscriptions they have together."""
 
     clients: int
     subscriptions: int
@@ -93,14 +93,14 @@ def lite_group_facts(conn: Connection, group: Group) -> LiteGroupFacts:
 
 
 def counts_of_lite_topic(conn: Connection, group_name: Resource, topic_name: Resource, name: str) -> LiteCounts:
-    """What a group has not consumed of a lite topic. Raises as `lite_topic_facts` does, and `ConsumerGroupNotFound`."""
+    """A group's counts for a lite topic. Raises as `lite_topic_facts` does, and `ConsumerGroupNotFound`."""
     group = catalog_facts.group(conn, group_name)
     found = _found(conn, _bind_topic(conn, topic_name), name)
     return _counts(conn, group, _bounds(found))
 
 
 def clients_of_lite_topic(conn: Connection, group_name: Resource, topic_name: Resource, name: str) -> set[str] | None:
-    """The clients of a group that get a lite topic; None: all of them, because they do not choose.
+    """The clients of a group that get a lite topic; None: all of them, because they do not choose lite topics.
 
     Raises `ConsumerGroupNotFound`, `TopicNotFound`, and `BadRequest` for a topic without lite topics.
     """
@@ -141,7 +141,7 @@ def _counts(conn: Connection, group: Group, bounds: dict[str, Any]) -> LiteCount
     return LiteCounts({state: row.messages for state, row in rows.items()}, None if ready is None else ready.oldest_ms)
 
 
-# The newest messages of the lite topic, with the view that says a message's state.
+# The newest messages of the lite topic, with their states from the view.
 _STATE = table("message_state", *map(column, ("message_key", "group_namespace", "consumer_group", "state")))
 _COUNTS = (
     select(_STATE.c.state, func.count().label("messages"), func.min(NEWEST_OF_GROUP.c.stored_at_ms).label("oldest_ms"))

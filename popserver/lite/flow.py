@@ -1,4 +1,4 @@
-"""SyncLiteSubscription: a client says which lite topics it gets (protocol 8.4)."""
+"""SyncLiteSubscription: a client names the lite topics that it gets (protocol 8.4)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = structlog.get_logger("popserver.lite")
 
 
 class LiteAction(StrEnum):
-    """What a client does with the lite topics that it names."""
+    """The action of a client with the lite topics that it names."""
 
     PARTIAL_ADD = "PARTIAL_ADD"
     PARTIAL_REMOVE = "PARTIAL_REMOVE"
@@ -50,7 +50,7 @@ class LiteAction(StrEnum):
 
 
 class LiteSubscriptions:
-    """Which client gets which lite topics."""
+    """The subscriptions of clients to lite topics."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class LiteSubscriptions:
         clients: LiteClients,
         notify: Callable[[str, str], Awaitable[None]],
     ) -> None:
-        """`notify` tells a client (id) that it does not get a lite topic any more; it never fails."""
+        """`notify` reports to a client (id) that it does not get a lite topic any more; it never fails."""
         self._reader = reader
         self._writer = writer
         self._catalog = catalog
@@ -72,24 +72,24 @@ class LiteSubscriptions:
         self._notify = notify
         self._changing: Counter[PollKey] = Counter()
         self._turns: WeakValueDictionary[tuple[Resource, Resource, str], asyncio.Lock] = WeakValueDictionary()
-        self._looker = DueTimer(clock, self._look_for_silent)
-        writer.effects.on_due(LITE_CLIENTS, self._looker)
+        self._silence_timer = DueTimer(clock, self._end_silent)
+        writer.effects.on_due(LITE_CLIENTS, self._silence_timer)
         self._expired_until = 0, ""  # topic id and name of the last lite topic that the step before has seen
-        self._expirer = DueTimer(clock, self._expire)
-        writer.effects.on_due(LITE_TOPICS, self._expirer)
+        self._expiry_timer = DueTimer(clock, self._expire)
+        writer.effects.on_due(LITE_TOPICS, self._expiry_timer)
 
     def start(self) -> None:
-        """Begin to search for clients that are gone, and for lite topics that expire."""
-        self._looker.expect(self._clock.now_ms())
-        self._expirer.expect(self._clock.now_ms())
+        """Begin to search for clients that are silent, and for lite topics that expire."""
+        self._silence_timer.expect(self._clock.now_ms())
+        self._expiry_timer.expect(self._clock.now_ms())
 
     async def idle(self) -> None:
-        await self._looker.idle()
-        await self._expirer.idle()
+        await self._silence_timer.idle()
+        await self._expiry_timer.idle()
 
     async def close(self) -> None:
-        await self._looker.close()
-        await self._expirer.close()
+        await self._silence_timer.close()
+        await self._expiry_timer.close()
 
     async def sync(
         self,
@@ -108,8 +108,8 @@ class LiteSubscriptions:
         named = {each for each in lite_topics if each.strip()}
         for each in named:
             check_lite_topic(each)
-        # In the order in which they came: the Node client tells its complete set at the start, and does not wait for
-        # the answer before it subscribes. A set that was carried out late would end that subscription.
+        # In the order of their arrival: the Node client sends its complete set at the start, and does not wait for the
+        # answer before it subscribes. If the set was carried out later, it would end that subscription.
         async with self._turns.setdefault((group_name, topic_name, client_id), asyncio.Lock()):
             await self._sync(group_name, topic_name, client_id, action, named, offset)
 
@@ -137,39 +137,39 @@ class LiteSubscriptions:
             await self._change(group, topic, key, action, named, offset)
 
     def left(self, client_id: str) -> None:
-        """The client said goodbye."""
+        """End the client's subscriptions: it has stopped."""
         for key in self.clients.keys_of(client_id):
             self._background.submit(client_id, lambda key=key: self._end(key, None))  # type: ignore[misc]
 
     def changed(self, name: Resource) -> None:
-        """A transaction, perhaps of another server, has changed the lite topics of a client."""
+        """Read a client's lite topics again: a transaction, perhaps of another server, has changed them."""
         key = _key_of(name)
         if key is not None and not self._changing[key]:
-            self._look_again(key)
+            self._read_in_background(key)
 
     def shared(self, name: Resource) -> None:
-        """A transaction for another client of the group has changed whether a client shares, or has, lite topics."""
+        """Read a client's lite topics again: another client of the group has changed which it has or shares."""
         key = _key_of(name)
         if key is not None:
-            self._look_again(key)
+            self._read_in_background(key)
 
     def lost(self, name: Resource) -> None:
-        """Other clients of an exclusive group have lite topics that a client had or names."""
+        """Notify a client of an exclusive group that other clients have lite topics that it had or names."""
         for lite_topic in name.namespace.split(","):
             self._background.submit(f"lost {name.name}", partial(self._notify, name.name, lite_topic))
 
     def read_all_again(self) -> None:
-        """Notifications of other servers may have been missed."""
+        """Read the lite topics of all clients again: notifications of other servers may have been lost."""
         for keys in list(self.clients.topics.values()):
             for key in keys:
-                self._look_again(key)
+                self._read_in_background(key)
 
-    def _look_again(self, key: PollKey) -> None:
+    def _read_in_background(self, key: PollKey) -> None:
         if self.clients.is_asking(key):
-            self._background.submit(f"lite {key}", lambda: self._read_again(key))
+            self._background.submit(f"lite {key}", lambda: self._read_if_needed(key))
 
     def _has(self, group: Group, key: PollKey, named: set[str]) -> bool:
-        """Whether the client has exactly these. In an exclusive group only the database knows."""
+        """Whether the client has exactly these lite topics. False in an exclusive group: only the database has them."""
         known = self.clients.get(key)
         return known is not None and known.lite_topics == named and group.lite is LiteModel.SHARED
 
@@ -197,15 +197,15 @@ class LiteSubscriptions:
             try:
                 synced: Synced = await self._writer.submit(request)
             except CommitUnknown:
-                self._look_again(key)
+                self._read_in_background(key)
                 raise
-        # Commits after the change, before this line, did not wake it for the new ones.
+        # This also wakes the client: commits between the change and this line did not wake it for the new lite topics.
         client = self.clients.change(key, synced.added, synced.removed)
         client.shares = client.shares or synced.shares
 
     @contextmanager
     def _changes(self, key: PollKey) -> Iterator[None]:
-        """What this server changes itself, it does not read again."""
+        """Let this server not read again what it changes itself in the block."""
         self._changing[key] += 1
         try:
             yield
@@ -222,7 +222,7 @@ class LiteSubscriptions:
             self.clients.forget(key)
 
     async def _end(self, key: PollKey, unless_after_ms: int | None) -> None:
-        """The client is gone: its lite topics of one topic go to others, or wait."""
+        """End a client's subscriptions in one topic: other clients get its lite topics, or they wait."""
         found_groups, found_topics = await self._reader.read(
             lambda conn: (groups.groups_by_id(conn, [key.group_id]), topics.topics_by_id(conn, [key.topic_id]))
         )
@@ -232,12 +232,12 @@ class LiteSubscriptions:
         else:
             self.clients.forget(key)
 
-    async def _read_again(self, key: PollKey) -> None:
+    async def _read_if_needed(self, key: PollKey) -> None:
         if self.clients.is_asking(key):
             await self.clients.read(key)
 
-    async def _look_for_silent(self) -> int | None:
-        """Remove what clients subscribe to that are gone. Returns when the next one may be gone."""
+    async def _end_silent(self) -> int | None:
+        """End the subscriptions of silent clients. Returns when the next client may count as silent."""
         now_ms = self._clock.now_ms()
         try:
             found: list[SilentClient] = await self._reader.read(lambda conn: silent_clients(conn, now_ms - SILENT_MS))
@@ -246,12 +246,12 @@ class LiteSubscriptions:
             await asyncio.gather(*ends)
             oldest_ms = await self._reader.read(longest_silent_ms)
         except PopError as error:
-            log.warning("removing the lite topics of clients that are gone is delayed", reason=error.sentence)
+            log.warning("ending the lite subscriptions of silent clients is delayed", reason=error.sentence)
             return now_ms + RETRY_MS
         return None if oldest_ms is None else max(oldest_ms + SILENT_MS + 1, now_ms + RETRY_MS)
 
     async def _expire(self) -> int | None:
-        """One step. Returns when the next is due."""
+        """One step of the expiry. Returns when the next step is due."""
         now_ms = self._clock.now_ms()
         try:
             after = self._expired_until
@@ -264,7 +264,7 @@ class LiteSubscriptions:
         if removed:
             log.info("expired lite topics removed", count=removed)
         if len(found) == STEP_ROWS_MAX:
-            # Those that stay, because a message is held, must not hide the others.
+            # Continue after these: lite topics that stay, because a message is held, must not hide the others.
             self._expired_until = found[-1].topic_id, found[-1].name
             return now_ms
         self._expired_until = 0, ""

@@ -1,4 +1,4 @@
-"""Where a group continues in a lite topic: a client may say so when it subscribes (protocol 8.4)."""
+"""The offset option of a subscription: a client moves its group in a lite topic when it subscribes (protocol 8.4)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from popserver.model.topic import Topic, message_key, offset_of, queue_of_group
 
 
 class OffsetPolicy(StrEnum):
-    """LAST: where the group is; the others move it."""
+    """How the group moves in a lite topic."""
 
-    LAST = "LAST"
+    LAST = "LAST"  # it does not move
     MIN = "MIN"  # to the first message
     MAX = "MAX"  # after the last one
     OFFSET = "OFFSET"  # to the message with this offset in the queue
@@ -40,9 +40,9 @@ class OffsetOption:
 
 
 def lock(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str]) -> TooManyRequests | None:
-    """Lock the deliveries of these lite topics. Refuse if a user's own transaction has one: it may be about to ack it.
+    """Lock the deliveries of these lite topics. Refuse if a user's own transaction has locked one: it may ack it.
 
-    The lock of the progress is not enough for `move`: that transaction does not take it.
+    The lock of the progress is not enough for `move`, because a user's transaction does not take it.
     """
     rows = delivered.of_lite_topics(tx.conn, group.group_id, topic.topic_id, lite_topics)
     free = set(delivered.lock(tx, group.group_id, [row.message_key for row in rows]))
@@ -54,9 +54,9 @@ def lock(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str]
 
 
 def move(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str], option: OffsetOption) -> None:
-    """Move the group in these lite topics. Holds of their messages end.
+    """Move the group in these lite topics, and end the holds of their messages.
 
-    The caller has locked the progress rows, and the deliveries with `lock`.
+    The caller has locked the progress, and the deliveries by `lock`.
     """
     for name in lite_topics:
         member = MessageGroupKey(topic.topic_id, queue_of_group(topic, name).queue_id, name)
@@ -71,7 +71,7 @@ def move(tx: Transaction, group: Group, topic: Topic, lite_topics: Sequence[str]
 
 
 def _target(tx: Transaction, group: Group, member: MessageGroupKey, option: OffsetOption) -> int | None:
-    """The offset to move to; None if the group does not move. Messages of an expired lite topic never come again."""
+    """The offset to move to; None if the group does not move. It never goes back into an expired lite topic."""
     begin_key = first_key(tx.conn, member.topic_id, member.message_group)
     ends = queue_offsets.ends(tx.conn, [member.queue_id]).get(member.queue_id)
     if begin_key is None or ends is None:
@@ -88,7 +88,7 @@ def _target(tx: Transaction, group: Group, member: MessageGroupKey, option: Offs
         end = message_key(member.queue_id + 1, 0)
         since = parts.first_key_since(tx.conn, begin_key, end, member.message_group, option.number)
         return end_offset if since is None else offset_of(since)
-    # At its own position, or, without one, at the scan's.
+    # Back from the lite topic's position, or, without one, from the scan's offset.
     now = positions.next_offset(tx.conn, group.group_id, member.queue_id, member.message_group)
     if now is None:
         now = progress.next_offset(tx.conn, group.group_id, member.queue_id)

@@ -1,7 +1,7 @@
-"""The lite topics of the clients that ask this server: so a commit wakes those clients only that have news.
+"""The lite topics of this server's clients: so a commit wakes only the clients that may get a message.
 
-The database has the truth; what is here only says whom to wake. Other servers tell when they change a client's lite
-topics, and then they are read again. A client without lite topics is not kept: it has nothing to be woken for.
+The database has the subscriptions; this copy only decides which clients a commit wakes. Other servers notify this one
+when they change a client's lite topics, and then it reads them again. A client without lite topics is not in the copy.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class LiteClient:
 
 @dataclass(slots=True, eq=False)
 class _Read:
-    """A read of a client's lite topics that is under way."""
+    """A read of a client's lite topics that has not ended."""
 
     is_outdated: bool = False
 
 
 class LiteClients:
-    """The lite consumers of this server that subscribe to something."""
+    """The lite consumers of this server that subscribe to lite topics."""
 
     def __init__(self, reader: Reader, wakeups: Wakeups, budget: Budget) -> None:
-        """`budget`: of the lite topics of all clients."""
+        """`budget`: the limit for the lite topics of all clients together."""
         self._reader = reader
         self._wakeups = wakeups
         self._budget = budget
@@ -52,7 +52,7 @@ class LiteClients:
         return self._known.get(key)
 
     def keys_of(self, client_id: str) -> list[PollKey]:
-        """Where the client has subscribed."""
+        """The keys (group, topic, client) with subscriptions of the client."""
         return [key for key in self._known if key.client_id == client_id]
 
     def shares(self, key: PollKey) -> bool:
@@ -61,12 +61,12 @@ class LiteClients:
         return client is not None and client.shares
 
     def is_asking(self, key: PollKey) -> bool:
-        """Whether this server has to know the client's lite topics."""
+        """Whether this server needs the client's lite topics: it has them, or a poll of the client is parked."""
         return key in self._known or self._wakeups.has_parked(key.wake_key)
 
     @contextmanager
     def room(self, count: int, client_id: str) -> Iterator[None]:
-        """Room for so many more lite topics of a client, until they are counted. Raises `TooManyRequests`."""
+        """Reserve so many more lite topics of a client for the block. Raises `TooManyRequests`."""
         if not self._budget.take(count):
             raise self._budget.refusal(f"{count} lite topics of client '{client_id[:64]}'")
         try:
@@ -75,7 +75,7 @@ class LiteClients:
             self._budget.give_back(count)
 
     async def load(self, key: PollKey) -> LiteClient:
-        """The client; read from the database if this server does not know it."""
+        """The client; read from the database if it is not in the copy."""
         return self._known.get(key) or await self.read(key)
 
     async def read(self, key: PollKey) -> LiteClient:
@@ -98,7 +98,7 @@ class LiteClients:
         return client
 
     def change(self, key: PollKey, added: Iterable[str], removed: Iterable[str]) -> LiteClient:
-        """The client has these lite topics more, and those less. Wake it: it looks again."""
+        """Add and remove lite topics of a client, and wake it."""
         for read in self._reads.get(key, ()):
             read.is_outdated = True
         client = self._known.get(key)
@@ -121,7 +121,7 @@ class LiteClients:
         return client
 
     def forget(self, key: PollKey) -> None:
-        """The client is gone, or has no lite topics. A parked poll of it goes on, because nothing would wake it."""
+        """Remove a client that has left or has no lite topics. End its parked polls, because no commit wakes them."""
         client = self._known.pop(key, None)
         if client is None:
             return
@@ -149,7 +149,7 @@ class LiteClients:
 
     def _drop(self, key: PollKey, name: str) -> None:
         hash_key = (key.topic_id, zlib.crc32(name.encode()))
-        # Once: the client may have another name with the same hash.
+        # Remove the key once: the client may have another lite topic with the same hash.
         left = list(self._by_hash[hash_key])
         left.remove(key)
         if left:

@@ -1,4 +1,4 @@
-"""SyncLiteSubscription, and what operators see of lite topics: protobuf in, the room's own types out."""
+"""SyncLiteSubscription, and the calls of operators about lite topics: protobuf in, the room's own types out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LiteMethods:
     async def sync_lite_subscription(
         self, request: wire.SyncLiteSubscriptionRequest, caller: Caller
     ) -> wire.SyncLiteSubscriptionResponse:
-        """Change which lite topics the client gets (protocol 8.4). The request's version is not needed."""
+        """Change which lite topics the client gets (protocol 8.4). The request's version is ignored."""
         if not caller.client_id:
             raise ClientIdRequired
         action = _ACTIONS.get(request.action)

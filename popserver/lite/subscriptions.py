@@ -1,7 +1,7 @@
-"""Changes of who subscribes to which lite topics.
+"""Changes of subscriptions to lite topics.
 
-A change of a subscription also changes the rows of the lite topics that are open or locked: each names the client that
-gets it. The progress rows of the group are locked for that, as for a receive.
+A change of a subscription also changes the positions of its lite topics: each names the client that gets it. For that
+the transaction has locked the group's progress, as for a receive.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from popserver.model.retry import SECOND_MS
 from popserver.model.topic import Topic, queue_of_group
 
 LITE_SUBSCRIPTIONS_MAX = 2_000  # of a client, as in RocketMQ
-# A client names its lite topics each 30 s. One that has not for this long is gone.
+# A client names its lite topics every 30 s. A client that is silent for so long counts as gone.
 SILENT_MS = 90 * SECOND_MS
-# Of a client in a transaction, because the notification to other servers has a limit.
+# Lost lite topics of a client in one notification to other servers, which has a limit.
 NOTICES_MAX = 50
 
 
 class Synced(NamedTuple):
-    """The lite topics that the client has more and less, and whether other clients share some of the new ones."""
+    """The lite topics that a client got and lost, and whether other clients share some of the new ones."""
 
     added: frozenset[str]
     removed: frozenset[str]
@@ -69,9 +69,9 @@ class SyncLite(_OfClient[Synced]):
 
 @dataclass(frozen=True, slots=True)
 class LeaveLite(_OfClient[bool]):
-    """A client is gone, with all lite topics of one topic that it subscribed to.
+    """End all subscriptions of a client in one topic, because it is gone.
 
-    The result is false if it has named its lite topics after `unless_synced_after_ms`, so it is not gone.
+    The result is false if it has named its lite topics after `unless_synced_after_ms`: then it is not gone.
     """
 
     phase: ClassVar = Phase.LEAVE_LITE
@@ -80,7 +80,7 @@ class LeaveLite(_OfClient[bool]):
 
 @dataclass(frozen=True, slots=True)
 class TouchLite(Request[bool]):
-    """A client has named the lite topics that it has already. The result is false if it is gone."""
+    """Note that a client has named the lite topics that it has already. The result is false if it has none any more."""
 
     phase: ClassVar = Phase.TOUCH_LITE
     key: PollKey
@@ -88,7 +88,7 @@ class TouchLite(Request[bool]):
 
 @carries_out_each(TouchLite)
 def touch(tx: Transaction, request: TouchLite) -> bool:
-    """Note that the client is there."""
+    """Store when the client named its lite topics."""
     return subscribers.sync_again(tx.conn, request.key, tx.now_ms)
 
 
@@ -108,7 +108,7 @@ def leave(tx: Transaction, request: LeaveLite) -> bool:
 @carries_out_each(SyncLite)
 def sync(tx: Transaction, request: SyncLite) -> Synced | PopError:
     """Change the subscriptions of each request, in sequence."""
-    if refusal := _gone(tx, request):
+    if refusal := _deleted(tx, request):
         return refusal
     key, named = _key(request), set(request.add) | set(request.remove)
     if request.is_complete:
@@ -147,55 +147,55 @@ def sync(tx: Transaction, request: SyncLite) -> Synced | PopError:
     return Synced(frozenset(new), frozenset(gone), shares)
 
 
-def _gone(tx: Transaction, request: SyncLite) -> PopError | None:
-    """The group or the topic may have been deleted a moment ago. The purge removes what was there before."""
-    there = tx.conn.execute(_THERE, {"for_group": request.group.group_id, "for_topic": request.topic.topic_id}).one()
-    if not there.group_is_there:
+def _deleted(tx: Transaction, request: SyncLite) -> PopError | None:
+    """A refusal if the group or the topic was deleted meanwhile: the purge would not see new subscriptions."""
+    found = tx.conn.execute(_EXISTING, {"for_group": request.group.group_id, "for_topic": request.topic.topic_id}).one()
+    if not found.group_is_there:
         return group_not_found(request.group.name)
-    return None if there.topic_is_there else topic_not_found(request.topic.name)
+    return None if found.topic_is_there else topic_not_found(request.topic.name)
 
 
 def _take_over(tx: Transaction, request: SyncLite, others: Sequence[Subscriber]) -> set[str]:
-    """Take lite topics from other clients. Returns those that the client does not get. Who has none is told.
+    """Take lite topics from other clients. Returns those that the client does not get. Notifies clients that lose some.
 
-    A client that adds some takes them. One that repeats its complete set has perhaps not heard that it lost some: it
-    gets only those that nobody has.
+    A client that adds lite topics takes them. A client that repeats its complete set may not have read yet that it lost
+    some: it gets only those that no other client has.
     """
     if request.is_complete:
         refused = {name for _, name in others}
-        _tell(tx, request.client_id, refused)
+        _notify_lost(tx, request.client_id, refused)
         return refused
     by_client: dict[str, list[str]] = {}
     for client_id, lite_topic in others:
         by_client.setdefault(client_id, []).append(lite_topic)
     for client_id, lost in by_client.items():
         subscribers.remove(tx.conn, _key(request)._replace(client_id=client_id), lost)
-        _tell(tx, client_id, lost)
+        _notify_lost(tx, client_id, lost)
     return set()
 
 
-def _tell(tx: Transaction, client_id: str, lost: Iterable[str]) -> None:
-    """After the commit, the server that has the client's session tells it. It will be told of more when it names its
-    complete set again."""
+def _notify_lost(tx: Transaction, client_id: str, lost: Iterable[str]) -> None:
+    """Let the server that has the client's session notify it after the commit. Of further lite topics it is notified
+    when it names its complete set again."""
     tx.invalidate(Invalidation(LITE_LOST, ",".join(sorted(lost)[:NOTICES_MAX]), client_id))
 
 
 def _subscribe(tx: Transaction, request: SyncLite, new: Collection[str]) -> None:
     queue_ids = {name: queue_of_group(request.topic, name).queue_id for name in new}
     subscribers.add(tx.conn, _key(request), queue_ids)
-    _name_again(tx, request, new)
+    _set_subscribers(tx, request, new)
 
 
 def _unsubscribe(tx: Transaction, request: _OfClient[R], gone: Collection[str]) -> None:
     if not gone:
         return
     subscribers.remove(tx.conn, _key(request), gone)
-    _name_again(tx, request, gone)
+    _set_subscribers(tx, request, gone)
     tx.invalidate(subscribers.changed(LITE, _key(request)))
 
 
-def _name_again(tx: Transaction, request: _OfClient[R], lite_topics: Collection[str]) -> None:
-    """Write into the rows of these lite topics who gets them now."""
+def _set_subscribers(tx: Transaction, request: _OfClient[R], lite_topics: Collection[str]) -> None:
+    """Write into the positions of these lite topics which client gets them now."""
     rows = [
         (request.group.group_id, queue_of_group(request.topic, name).queue_id, name) for name in sorted(lite_topics)
     ]
@@ -207,7 +207,7 @@ def _key(request: _OfClient[R]) -> PollKey:
     return PollKey(request.group.group_id, request.topic.topic_id, request.client_id)
 
 
-_THERE = select(
+_EXISTING = select(
     groups.exists_with(bindparam("for_group")).label("group_is_there"),
     topics.exists_with(bindparam("for_topic")).label("topic_is_there"),
 )

@@ -23,7 +23,7 @@ class StateRefusal(NamedTuple):
 
 
 _SCHEMA = StateRefusal(
-    "has not the schema that this popmq uses",
+    "does not have the schema that this popmq uses",
     "see what was dropped or changed there, and restore a backup; without messages to keep, use an empty database",
 )
 _STRANGER = StateRefusal("has an object of another program with a name of ours", "choose an empty database or schema")
@@ -58,7 +58,7 @@ _BY_STATE: Final[Mapping[str, StateRefusal]] = {
     "55P03": StateRefusal(
         "waits for another program's lock", "end its transaction, which pg_blocking_pids() finds, and repeat"
     ),
-    "57014": StateRefusal("was told to cancel this", "repeat"),
+    "57014": StateRefusal("was asked to cancel this statement", "repeat"),
     "57P03": StateRefusal("is not ready yet", "wait until it is, and repeat"),
     "58030": _DISK,
     "58P01": _DISK,
@@ -72,7 +72,7 @@ _BY_WORDS: Final[Sequence[tuple[re.Pattern[str], StateRefusal]]] = tuple(
     for words, what, way_out in (
         (
             r'database "[^"]*" does not exist|no such database',
-            "is not there",
+            "does not exist",
             "create the database (createdb NAME), or name another one in the URL",
         ),
         (
@@ -105,7 +105,7 @@ _BY_WORDS: Final[Sequence[tuple[re.Pattern[str], StateRefusal]]] = tuple(
         ("not permitted to log in", "does not let this role in", "ALTER ROLE … LOGIN, or name another user in the URL"),
         (
             "not currently accepting connections",
-            "lets nobody in",
+            "accepts no connections",
             "ALTER DATABASE … ALLOW_CONNECTIONS true, or name another database in the URL",
         ),
         (

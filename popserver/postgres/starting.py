@@ -35,7 +35,7 @@ async def check(connections: PrimaryConnections, name: str) -> None:
     await _check_sessions(connections, name)
 
 
-async def tell_of_wait(connections: PrimaryConnections) -> None:
+async def log_wait(connections: PrimaryConnections) -> None:
     """If the start takes long because no synchronous standby confirms its commits, log this once."""
     from psycopg import Error
 

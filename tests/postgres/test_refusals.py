@@ -51,7 +51,7 @@ def _at(server: PostgresServer, role: str, database: str = "postgres", options: 
 @pytest.mark.parametrize(
     ("role", "database", "options", "says"),
     [
-        ("plain", "nowhere", "", 'is not there (FATAL:  database "nowhere" does not exist); create the database'),
+        ("plain", "nowhere", "", 'does not exist (FATAL:  database "nowhere" does not exist); create the database'),
         ("nobody", "postgres", "", 'has no such role (FATAL:  role "nobody" does not exist); create it (CREATE ROLE'),
         ("in_secret:wrong", "postgres", "", "does not accept the password (FATAL:  password authentication failed"),
         ("in_secret", "postgres", "", "does not accept the password (fe_sendauth: no password supplied)"),
@@ -60,7 +60,12 @@ def _at(server: PostgresServer, role: str, database: str = "postgres", options: 
         ("limited", "postgres", "", "has no connection left (FATAL:  too many connections for role"),
         ("plain", "closed", "", 'does not let this role in (FATAL:  permission denied for database "closed"); GRANT'),
         ("nologin", "postgres", "", 'does not let this role in (FATAL:  role "nologin" is not permitted to log in)'),
-        ("plain", "shut", "", 'lets nobody in (FATAL:  database "shut" is not currently accepting connections)'),
+        (
+            "plain",
+            "shut",
+            "",
+            'accepts no connections (FATAL:  database "shut" is not currently accepting connections)',
+        ),
         (
             "plain",
             "postgres",
@@ -126,9 +131,9 @@ def test_a_schema_that_cannot_be_made(strict: PostgresServer, prepare: str, says
         ("GRANT ALL ON ALL TABLES IN SCHEMA public TO outside; ALTER TABLE topic ENABLE ROW LEVEL SECURITY",
          r"does not permit this .* \(query would be affected by row-level security policy .*row-level security hides"),
         ("GRANT ALL ON ALL TABLES IN SCHEMA public TO outside; ALTER TABLE topic RENAME COLUMN accepts TO taken",
-         r'has not the schema that this popmq uses \(column "accepts" does not exist'),
+         r'does not have the schema that this popmq uses \(column "accepts" does not exist'),
         ("GRANT ALL ON ALL TABLES IN SCHEMA public TO outside; ALTER TABLE topic RENAME TO topics",
-         r'has not the schema that this popmq uses \(relation "topic" does not exist'),
+         r'does not have the schema that this popmq uses \(relation "topic" does not exist'),
     ],
 )  # fmt: skip
 def test_a_schema_that_cannot_be_used(strict: PostgresServer, harm: str, says: str) -> None:
@@ -181,9 +186,9 @@ def test_a_lock_of_another_program(strict: PostgresServer, monkeypatch: pytest.M
         ("53100", StoreFull, "the disk of .* is full .*free some space"),
         ("53200", StoreUnavailable, "is out of memory"),
         ("42501", StoreUnavailable, "does not permit this to the role"),
-        ("42P01", StoreUnavailable, "has not the schema that this popmq uses"),
+        ("42P01", StoreUnavailable, "does not have the schema that this popmq uses"),
         ("55P03", StoreUnavailable, "waits for another program's lock"),
-        ("57014", StoreUnavailable, "was told to cancel this"),
+        ("57014", StoreUnavailable, "was asked to cancel this"),
         ("58030", StoreUnavailable, "cannot use its disk"),
         ("XX001", StoreUnavailable, "is damaged .*restore it from a backup"),
         ("25006", StoreUnavailable, "accepts no writes now"),
