@@ -121,7 +121,7 @@ class LiteClients:
         return client
 
     def forget(self, key: PollKey) -> None:
-        """Remove a client that has left or has no lite topics. End its parked polls, because no commit wakes them."""
+        """Remove a client that has left or has no lite topics. Wake its parked polls: no commit will."""
         client = self._known.pop(key, None)
         if client is None:
             return
