@@ -1,4 +1,4 @@
-"""Columns of messages as Arrow IPC streams. Loaded on first use, because Arrow is an optional dependency."""
+"""Converts columns of messages to Arrow IPC streams. Imported at first use: Arrow is an optional dependency."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from popserver.model.message import RECONSUME_TIME
 from popserver.model.names import RETRY_PREFIX
 from popserver.model.topic import MessageType, offset_of, queue_of
 
-# A body that would unpack to more than this is sent packed: 4 MiB can unpack to 4 GiB. popclient has the same limit.
+# A body that would unpack to more bytes is sent packed: 4 MiB can unpack to 4 GiB. popclient has the same limit.
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -42,7 +42,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class Chunk(NamedTuple):
-    """A whole Arrow IPC stream in parts, `size` bytes together; `next_key` is the key after its last message."""
+    """A whole Arrow IPC stream in parts, of `size` bytes together; `next_key`: the key after its last message."""
 
     parts: Sequence[bytes | pa.Buffer]
     size: int
@@ -51,7 +51,7 @@ class Chunk(NamedTuple):
 
 
 class Chunks:
-    """Makes chunks of these columns for messages of one topic; `attempts` are those of held messages, by key."""
+    """Makes chunks of these columns for messages of one topic. `attempts`: the attempts of held messages, by key."""
 
     def __init__(self, columns: Sequence[str], topic_name: str, attempts: Mapping[int, int] | None = None) -> None:
         self._columns = columns
@@ -63,7 +63,7 @@ class Chunks:
     def of(self, found: Columns, numbers: Mapping[int, int]) -> Iterator[Chunk]:
         """The found messages in one chunk, or in several if their unpacked bodies are too large for one.
 
-        `numbers` are the protocol's queue ids by the server's.
+        `numbers`: the queue numbers, which are the protocol's queue ids, by queue id.
         """
         if not self.has_packed(found):
             if found.keys:

@@ -1,7 +1,7 @@
 """Attempts: all messages that one receive holds, by its attempt id (docs/design/0017).
 
-A client that receives many messages at once needs no receipt handle for each. By its attempt id it can read what is
-still held, renew the holds, and ack them. They are holds of a simple consumer; holds that ended are not included.
+A client that receives many messages at once needs no receipt handle for each. By the attempt id it can read the held
+messages, renew the holds, and ack them. They are holds of a simple consumer. Holds that ended are not included.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Renew(Request[int]):
 
 
 class Answer(NamedTuple):
-    """The messages that a receive holds, by key. If `is_final` is false, the caller must ask again: messages may be
-    left, or another server serves the same attempt."""
+    """The messages that a receive holds, by key. If `is_final` is false, the caller repeats the request: messages may
+    be left, or another server serves the same attempt."""
 
     held: list[HeldMessage]
     is_final: bool
@@ -126,7 +126,7 @@ def _lock(tx: Transaction, attempt: Attempt) -> bool:
 
 @carries_out_each(Renew)
 def renew(tx: Transaction, request: Renew) -> int:
-    """Restart the time of all holds of the attempt, with new hold ids. Returns how many holds that are."""
+    """Restart the time of all holds of the attempt, with new hold ids. Returns how many holds there are."""
     group = request.attempt.group
     rows = _held(tx.conn, request.attempt, tx.now_ms, locks=True)
     if not rows:

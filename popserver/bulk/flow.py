@@ -36,12 +36,12 @@ from popserver.receiving.redeliveries import Redeliveries
 from popserver.settling import release
 
 PAGES_MAX = READERS_MAX - 1  # at a time, so that one reader stays free for small reads
-PATIENCE_MS = 5 * SECOND_MS  # how long to repeat a step that another server's lock or a filter's limit stopped
+PATIENCE_MS = 5 * SECOND_MS  # for repeating a step that another server's lock or a filter's limit stopped
 _PAUSE_S = 0.005
 
 
 class BulkReceive(NamedTuple):
-    """A receive of many messages at once; with `max_messages` 0 only what its attempt holds already."""
+    """A receive of many messages at once; with `max_messages` 0 only of messages that its attempt holds already."""
 
     group: Resource
     topic: Resource
@@ -94,20 +94,20 @@ class Bulk:
         return QueueSlice(topic, queue, offset, end_offset, wanted, tuple(sources))
 
     async def reading_group(self, name: Resource) -> int:
-        """The id of a group that reads a slice; 0 if nobody has created it, because reading needs no group."""
+        """The id of a group that reads a slice; 0 if it does not exist, because reading needs no group."""
         group = await self._catalog.known_group(name) if name.name else None
         return 0 if group is None else group.group_id
 
     def count_pulled(self, group_id: int, queue_slice: QueueSlice, sent: Columns) -> None:
-        """Count messages of a slice that were sent now; their bodies too, if these are among the columns."""
+        """Count messages of a slice that were sent; also the bytes of their bodies, if these are among the columns."""
         self._redeliveries.count_pulled(group_id, queue_slice.topic.topic_id, len(sent.keys), sum(sent.body_sizes))
 
     async def count_bytes(self, bulk_receive: BulkReceive, attempts: Mapping[int, int], sent: Columns) -> None:
-        """Count the bodies of held messages that were sent now; `attempts` are those of the messages, by key."""
+        """Count the bytes of bodies of held messages that were sent; `attempts`: their attempts, by key."""
         if sent.body_sizes:
             group, topic = await self._catalog.for_receipt(bulk_receive.group, bulk_receive.topic)
-            its = [attempts[key] for key in sent.keys]
-            self._redeliveries.count_bytes(group.group_id, topic.topic_id, its, sent.body_sizes)
+            of_sent = [attempts[key] for key in sent.keys]
+            self._redeliveries.count_bytes(group.group_id, topic.topic_id, of_sent, sent.body_sizes)
 
     async def page(self, queue_slice: QueueSlice) -> QueuePage:
         """The first page of the range; continue at its `next_offset`. Raises `TopicNotFound`."""
@@ -117,7 +117,7 @@ class Bulk:
     async def receive(self, bulk_receive: BulkReceive) -> list[HeldMessage]:
         """The messages that the attempt holds, by key. If it holds none, up to `max_messages` are granted to it.
 
-        They stay held if the call breaks off, and a repetition gets them. Raises the errors of a receive.
+        If the call breaks off, they stay held, and a repeated call gets them. Raises the errors of a receive.
         """
         if not bulk_receive.max_messages:
             attempt = await self._attempt(bulk_receive.group, bulk_receive.topic, bulk_receive.attempt_id)
@@ -174,7 +174,7 @@ class Bulk:
             yield page
 
     async def cancel(self, group: Resource, topic: Resource, attempt_id: str) -> None:
-        """The attempt's messages were not sent to a client: they are READY at once, and the attempts do not count."""
+        """Give back messages that were not sent: they are READY at once, and the attempts do not count."""
         attempt, now_ms = await self._attempt(group, topic, attempt_id), self._clock.now_ms()
         receipts = await self._reader.read(lambda conn: attempts.receipts_of(conn, attempt, now_ms))
         if receipts:

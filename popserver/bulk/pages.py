@@ -1,7 +1,7 @@
 """Pages of messages as columns: of a range of a queue, or of the messages that a receive holds.
 
-A page has a limit of messages and of bytes of bodies and properties (`bulk.rules`). The database knows the lengths
-without reading the values. On SQLite, where a statement is cheap, a first statement reads the lengths; on Postgres one
+A page has a limit of messages and of bytes of bodies and properties (`bulk.rules`). The database has the lengths
+without reading the values. On SQLite, where a statement is cheap, a first statement reads the lengths. On Postgres one
 statement reads lengths and page.
 """
 
@@ -37,7 +37,8 @@ def page(conn: Connection, queue_slice: QueueSlice) -> QueuePage:
     ends = ends_of(conn, queue_slice.topic, queue_slice.queue)
     if correction(queue_slice.offset, ends.min_offset, ends.end_offset) is not None:
         return QueuePage(None, queue_slice.offset, ends.min_offset, ends.end_offset)
-    # If matches are scattered, Postgres would collect a page's messages and sort them with their bodies.
+    # Only an index scan in the order of keys. With few matches Postgres would collect the messages of a page, and sort
+    # them with their bodies.
     dialect_of(conn).walk_by_key(conn)
     names = _bounds(queue_slice, ends)
     in_one = dialect_of(conn).is_remote and not isinstance(queue_slice.wanted, SqlFilter)
@@ -50,7 +51,7 @@ def first_of(
 ) -> tuple[HeldPage, Sequence[int]]:
     """The first page of messages that a group holds, in the order of these keys; and the remaining keys.
 
-    Messages that were redriven to their group have another key; the page shows their first keys.
+    Messages that were redriven to their group have other keys; the page shows their first keys.
     """
     named = keys[:CHUNK_MESSAGES_MAX]
     sizes = _BY_KEY.columns(conn, ["size"], {"keys": encode_column(named)})

@@ -1,7 +1,7 @@
 """popmq.v1.Bulk: many messages at once, as columns.
 
-A page is read, converted to Arrow chunks, and written while the next page is read, but no further one. So a slow
-reader slows the server's reads down, and a disconnected one ends them.
+While one page is written as Arrow chunks, the server reads the next page, and no further one. So a slow client slows
+down the server's reads, and a disconnected one ends them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CHUNK_OF_RECEIVE = wire.ReceiveBulkResponse.CHUNK_FIELD_NUMBER
 
 
 class Frame(NamedTuple):
-    """A frame with a chunk. The chunk is appended to the other fields as it is; protobuf would copy it twice."""
+    """A frame with a chunk, which is appended to the other fields unchanged: protobuf would copy it twice."""
 
     others: Message
     field_number: int
@@ -87,7 +87,7 @@ class BulkMethods:
             await self._write_pages(queue_slice, group_id, chunks, write, caller)
 
     async def receive_bulk(self, request: wire.ReceiveBulkRequest, caller: Caller, write: Write) -> None:
-        """Frames: status, chunks. If the answer breaks off, all messages stay held for a repetition."""
+        """Frames: status, chunks. If the answer breaks off, all messages stay held for a repeated call."""
         make_chunks = await self._arrow()
         columns = columns_named(request.columns)
         bulk_receive = self._bulk_receive(request, caller)
@@ -144,7 +144,7 @@ class BulkMethods:
 
     @contextmanager
     def _present(self, caller: Caller) -> Iterator[None]:
-        """The client counts as connected during the answer."""
+        """Count the client as connected during the answer."""
         clients = self._clients
         client = clients.call_opened(caller.client_id)
         try:
@@ -169,7 +169,7 @@ class BulkMethods:
             queue_slice = queue_slice._replace(offset=page.next_offset)
             # The database reads the next page while this one is written.
             ahead = asyncio.ensure_future(self._page(queue_slice, caller))
-            ahead.add_done_callback(_taken_note_of)
+            ahead.add_done_callback(_ignore_exception)
             try:
                 await _write_page(queue_slice, page, page.columns, chunks, write)
                 self._bulk.count_pulled(group_id, queue_slice, page.columns)
@@ -200,7 +200,7 @@ async def _write_page(queue_slice: QueueSlice, page: QueuePage, found: Columns, 
         await write(Frame(others, _CHUNK_OF_PULL, chunk))
 
 
-def _taken_note_of(ahead: asyncio.Future[QueuePage]) -> None:
+def _ignore_exception(ahead: asyncio.Future[QueuePage]) -> None:
     """Retrieve the exception of a page that no call waits for, so that asyncio does not log it."""
     if not ahead.cancelled():
         ahead.exception()
@@ -218,7 +218,7 @@ async def _made(chunks: Chunks, found: Columns, numbers: Mapping[int, int]) -> A
 
 
 def _outside(queue_slice: QueueSlice, page: QueuePage) -> wire.PullBulkResponse:
-    """The answer for an offset outside the queue, or whose messages were removed meanwhile."""
+    """The answer for an offset outside the queue, or if its messages were removed meanwhile."""
     sentence = (
         f"offset {queue_slice.offset} is not in queue {queue_slice.queue.number}"
         f" of topic '{queue_slice.topic.name}', which begins"
@@ -234,7 +234,7 @@ def _attempt(
     """Group, topic and attempt id."""
     attempt_id = attempt_id_of(request)
     if attempt_id is None:
-        raise BadRequest("the attempt id is blank; send one, so that the holds can be found again")
+        raise BadRequest("the attempt id is blank; send one, because later calls find the holds by it")
     return (
         caller.resource(request.group),
         caller.resource(request.topic),

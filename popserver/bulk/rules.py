@@ -1,6 +1,6 @@
 """Bulk: many messages at once, as columns (docs/design/0017).
 
-A reader's column is made from one or two columns of the database, its sources; only these are read.
+Each column for a client is made from at most two columns of the database, its sources. Only these are read.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from popserver.model.errors import BadRequest
 from popserver.model.names import RETRY_PREFIX
 from popserver.model.topic import MessageQueue, Topic
 
-# Limits of a page: messages, and bytes of stored bodies and properties, as far as they are asked for. A single message
-# may be larger.
+# Limits of a page: messages, and bytes of stored bodies and properties, if the request names them. A single message may
+# be larger.
 CHUNK_MESSAGES_MAX = 2_048
 CHUNK_BYTES_MAX = 1024 * 1024
 # The same limits for one receive: further messages are not granted.
 RECEIVE_MESSAGES_MAX = 1_000
 RECEIVE_BYTES_MAX = 64 * 1024 * 1024
 
-# A message of a lite topic is stored with that as its message group.
+# The lite topic of a message is stored as its message group.
 GROUP_SOURCES = ("message_type", "message_group")
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "message_id": ("message_id",),
@@ -44,7 +44,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 
 
 class QueueSlice(NamedTuple):
-    """A read of one queue's matching messages, from `offset` up to, but not including, `end_offset`."""
+    """A read of one queue's matching messages with offset <= their offset < end_offset."""
 
     topic: Topic
     queue: MessageQueue
@@ -55,9 +55,9 @@ class QueueSlice(NamedTuple):
 
 
 class QueuePage(NamedTuple):
-    """A page of a range of a queue; `next_offset` is where to continue.
+    """A page of a range of a queue; the next page begins at `next_offset`.
 
-    `columns` are None if the range begins outside the queue, which stores `min_offset` up to `end_offset`.
+    `columns`: None if the range begins outside the queue, which stores min_offset <= offset < end_offset.
     """
 
     columns: Columns | None
@@ -67,7 +67,7 @@ class QueuePage(NamedTuple):
 
 
 class HeldPage(NamedTuple):
-    """Some of the messages that a receive holds, and the protocol's queue ids by the server's."""
+    """Some of the messages that a receive holds, and the queue numbers by queue id."""
 
     columns: Columns
     numbers: Mapping[int, int]
@@ -83,7 +83,7 @@ def columns_named(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def sources_of(columns: Iterable[str], topic_name: str) -> tuple[str, ...]:
-    """The database columns to read. For a retry topic the properties are included, which have the attempt."""
+    """The database columns to read. For a retry topic they include the properties, which have the attempt."""
     needed = {source for column in columns for source in SOURCES[column]}
     if "delivery_attempt" in columns and topic_name.startswith(RETRY_PREFIX):
         needed.add("properties")

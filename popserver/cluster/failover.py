@@ -1,8 +1,8 @@
-"""Notices that another Postgres has become the primary while the known one is silent.
+"""Detects that another Postgres has become the primary while the known one is silent.
 
-A host that is frozen, or cut off from the other hosts, breaks no connection: a COMMIT to it waits without an end. So a
-transaction that takes long is a reason to ask all hosts which of them is the primary. A heartbeat is written every few
-seconds, so a server without requests notices it too.
+A host that is frozen, or cut off from the other hosts, breaks no connection: a COMMIT to it waits for ever. So while a
+transaction takes long, the server asks all hosts which of them is the primary. It writes a heartbeat every few seconds,
+so it detects a failover also without requests.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from popserver.database.database import Database
 from popserver.engine.writer import Writer
 from popserver.model.errors import StoreUnavailable
 
-LOOK_S = 0.5
-SILENT_S = 2.0  # a transaction that takes longer is suspicious
-ASK_AGAIN_S = 0.5  # after the next look, so all hosts are asked once a second
+CHECK_S = 0.5
+SILENT_S = 2.0  # a transaction that takes longer starts a query to all hosts
+ASK_AGAIN_S = 0.5  # before the next check, so all hosts are asked once a second
 
 log = structlog.get_logger("popserver.failover")
 
 
 class FailoverWatch:
-    """Cuts the connections to a former primary, so that everything that waits for it goes on at the new one."""
+    """Cuts the connections to a former primary, so that all requests that wait for it continue at the new one."""
 
     def __init__(self, database: Database, writer: Writer) -> None:
         self._database = database
@@ -41,13 +41,13 @@ class FailoverWatch:
                 await self._task
 
     async def _watch(self) -> None:
-        # Questions overlap: the server must not wait for a frozen host, which takes up to 4 s, before it asks the
-        # others again.
-        async with asyncio.TaskGroup() as questions:
+        # Queries overlap: the server must not wait for a frozen host, which takes up to 4 s, before it asks the other
+        # hosts again.
+        async with asyncio.TaskGroup() as queries:
             while True:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(CHECK_S)
                 if self._is_silent():
-                    questions.create_task(self._ask())
+                    queries.create_task(self._ask())
                     await asyncio.sleep(ASK_AGAIN_S)
 
     def _is_silent(self) -> bool:

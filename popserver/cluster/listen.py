@@ -1,7 +1,7 @@
-"""Receives the notifications of other servers through Postgres, and detects when some may be lost.
+"""Receives the notifications of other servers through Postgres, and reports when some may be lost.
 
-It runs in the event loop and in real time, because a connection cannot use a manual clock. While there is no
-connection, it reports lost notifications once a second, so that no client waits longer than that.
+It runs in the event loop and in real time, because a connection cannot use a manual clock. Without a connection it
+reports lost notifications once a second, so that no client waits longer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = structlog.get_logger("popserver.board")
 
 
 class NotificationFeed:
-    """Calls `heard` for every notification, and `missed` when some may have been lost."""
+    """Calls `heard` for every notification, and `missed` when some may be lost."""
 
     def __init__(self, database: Database, heard: Callable[[Notification], None], missed: Callable[[], None]) -> None:
         self._database = database
@@ -70,7 +70,7 @@ class NotificationFeed:
         try:
             self.is_up = True
             self._tried.set()
-            # Notifications before this moment are lost.
+            # Notifications before this time may be lost.
             self._missed()
             await self._read(connection)
         finally:
@@ -100,10 +100,12 @@ class NotificationFeed:
         notification = decode(payload)
         if notification is UNREADABLE:
             now = asyncio.get_running_loop().time()
-            # Logged rarely, because every user of the database can send any number of them.
+            # Logged rarely, because each user of the database can send any number of such notifications.
             if self._logged_at is None or now - self._logged_at >= UNREADABLE_AGAIN_S:
                 self._logged_at = now
-                log.warning("a notification cannot be read; checking everything", payload=payload[:PAYLOAD_LOGGED_MAX])
+                log.warning(
+                    "a notification cannot be decoded; checking everything", payload=payload[:PAYLOAD_LOGGED_MAX]
+                )
         return notification
 
 

@@ -1,7 +1,7 @@
 """This server among several servers on one Postgres: heartbeats, and notifications to each other.
 
 Each server writes a heartbeat every second. With each commit it notifies the others which topics have messages to
-deliver. A server that is alone sends no notifications; a new server announces itself, and then all servers check
+deliver. A server that is alone sends no notifications. A new server announces itself, and then all servers check
 everything once. The servers' clocks follow the database's clock.
 """
 
@@ -51,19 +51,19 @@ class ServerEvents(NamedTuple):
 
     on_notification: Callable[[Notification], None]
     on_missed: Callable[[], None]  # notifications may have been lost
-    on_heartbeat: Callable[[], None]  # while others run: check for due work that only they know of
+    on_heartbeat: Callable[[], None]  # while others run: check for due work that they have stored
     on_server_gone: Callable[[], None]  # the remaining servers take over its work
-    on_client_left_behind: Callable[[str], None]  # a client of a server that has been gone for long
+    on_client_left_behind: Callable[[str], None]  # a client of a server that stopped long ago
     on_absence: Callable[[], None]  # this server had no heartbeat for so long that its clients may have been removed
 
 
 class Servers:
-    """This server among the others. Without a shared database it is always alone."""
+    """This server and the other servers of its database. Without a shared database it is always alone."""
 
     def __init__(
         self, database: Database, reader: Reader, writer: Writer, clock: Clock, *, shared: bool, worker: int = 0
     ) -> None:
-        """`worker`: its number among the processes that have one address; 0: it has its address alone."""
+        """`worker`: its number among the processes with one address; 0: no other process has its address."""
         self.server_id = secrets.token_hex(6) + (f"-{worker}" if worker else "")
         self.others: tuple[Server, ...] = ()
         self._database = database
@@ -123,7 +123,7 @@ class Servers:
         try:
             await self._writer.submit(sql.Leave(self.server_id))
         except PopError as error:
-            log.warning("the other servers could not be told that this server stops", reason=error.sentence)
+            log.warning("the other servers were not notified that this server stops", reason=error.sentence)
         if self._failover is not None:
             await self._failover.close()
 
@@ -144,12 +144,12 @@ class Servers:
         return notifications.encode(self.server_id, tx.ready_topics, tx.invalidations, tx.signals, tx.ready_lite)
 
     async def attach(self, client_id: str, *, inherits: bool = False) -> None:
-        """A push consumer connected to this server. Its holds last while it lives, also those from other servers."""
+        """Record that a push consumer has connected to this server. Its holds from all servers last as long."""
         if self._shared:
             await self._writer.submit(AttachClient(client_id, self.server_id, inherits))
 
     async def detach(self, client_id: str, *, inherits: bool = False, everywhere: bool = False) -> bool:
-        """A push consumer left this server. Returns whether no other server has it either."""
+        """Record that a push consumer has left this server. Returns whether it is connected to no server now."""
         if not self._shared:
             return True
         return await self._writer.submit(DetachClient(client_id, self.server_id, inherits, everywhere))
@@ -200,7 +200,7 @@ class Servers:
         now_ms = self._clock.now_ms()
         if self._present_since_ms is None or now_ms - self._last_heartbeat_ms > SERVER_LAPSE_MS:
             self._present_since_ms = now_ms
-        # A server that was away itself, perhaps with the database, cannot tell which others were away.
+        # A server that had no heartbeats itself, perhaps like all others, cannot decide which others are gone.
         judges = now_ms - self._present_since_ms >= JUDGE_OTHERS_AFTER_MS
         result = await self._writer.submit(Heartbeat(self.server_id, self.address, judges, self._clock.ahead_ms()))
         was_away = result.is_new or self._clock.now_ms() - self._last_heartbeat_ms > ABSENT_MS

@@ -1,4 +1,4 @@
-"""Which servers use this database, and which server has which push consumers.
+"""Keeper of the servers of this database, and of the push consumers that are connected to each.
 
 Only servers on Postgres write these tables, because a SQLite file has one server. A row of `client` is valid while its
 server has heartbeats. The server removes the row when the client is gone; heartbeats of clients write nothing.
@@ -33,7 +33,7 @@ class Server(NamedTuple):
 
 
 class KnownServer(NamedTuple):
-    """A server that runs, or that was killed a short time ago; when its last heartbeat was."""
+    """A server that runs, or that was killed a short time ago, and the time of its last heartbeat."""
 
     server_id: str
     address: str
@@ -42,7 +42,7 @@ class KnownServer(NamedTuple):
 
 
 class HeartbeatResult(NamedTuple):
-    """The other running servers, and up to 1,000 clients of servers that have been gone for long."""
+    """The other running servers, and up to 1,000 clients of servers that stopped long ago."""
 
     others: tuple[Server, ...]
     left_behind: tuple[str, ...]
@@ -52,7 +52,7 @@ class HeartbeatResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Request[HeartbeatResult]):
-    """A server's heartbeat. With `judges`, it ran all the time, so it may decide which other servers are gone."""
+    """A server's heartbeat. `judges`: the server ran all the time, so it may decide which other servers are gone."""
 
     phase: ClassVar = Phase.HEARTBEAT
     server_id: str
@@ -71,7 +71,7 @@ class Leave(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class AttachClient(Request[bool]):
-    """A push consumer connected to this server. `inherits`: remove its rows of servers that have been gone for long."""
+    """A push consumer connected to this server. `inherits`: remove its rows of servers that stopped long ago."""
 
     phase: ClassVar = Phase.ATTACH_CLIENTS
     client_id: str
@@ -81,7 +81,7 @@ class AttachClient(Request[bool]):
 
 @dataclass(frozen=True, slots=True)
 class DetachClient(Request[bool]):
-    """A push consumer left this server; `everywhere`: it said that it stops, so it left all servers."""
+    """A push consumer left this server; `everywhere`: it reported that it stops, so it left all servers."""
 
     phase: ClassVar = Phase.ATTACH_CLIENTS
     client_id: str
@@ -110,10 +110,10 @@ def adopt_clients(tx: Transaction, _: AdoptClients) -> None:
 
 @carries_out(AttachClient, DetachClient)
 def attend(tx: Transaction, requests: Sequence[AttachClient | DetachClient]) -> list[bool | PopError]:
-    """Write which server has which clients. Returns for each request whether no server has its client now.
+    """Write which clients are connected to which server. Returns for each request whether its client has no server now.
 
-    All rows of these clients are locked first, in one order. So if two servers lose a client at the same time, the
-    second one sees that it was the last.
+    It locks all rows of these clients first, in one order. So if two servers lose a client at the same time, the second
+    one finds that it was the last.
     """
     client_ids = sorted({request.client_id for request in requests})
     before = _attended(tx.conn, client_ids)
@@ -146,28 +146,28 @@ def ahead_ms(conn: Connection, system_ms: int) -> int | None:
 
 
 def known(conn: Connection, now_ms: int) -> list[KnownServer]:
-    """The servers by address, without those that said that they stop.
+    """The servers by address, without those that have reported that they stop.
 
-    Of each address those that run, which are several if they are workers; if none runs, the one that was seen last.
+    For each address: the servers that run, several if they are workers; if none runs, the one with the last heartbeat.
     """
     by_address: dict[str, list[KnownServer]] = {}
     for row in conn.execute(_KNOWN, {"since_ms": now_ms - SERVER_LAPSE_MS}):
         found = KnownServer(row.server_id, row.address, row.last_seen_ms, row.last_seen_ms > now_ms - SERVER_LAPSE_MS)
-        there = by_address.setdefault(row.address or row.server_id, [])
-        if found.is_running or not there:
-            there.append(found)
-    return [each for there in by_address.values() for each in there]
+        of_address = by_address.setdefault(row.address or row.server_id, [])
+        if found.is_running or not of_address:
+            of_address.append(found)
+    return [each for of_address in by_address.values() for each in of_address]
 
 
 def unattended(conn: Connection, clients: Sequence[str]) -> list[str]:
-    """Those of these clients that no server has."""
+    """Those of these clients that are connected to no server."""
     attended = set(conn.execute(_ATTENDED, {"clients": encode_column(clients)}).scalars())
     return [each for each in clients if each not in attended]
 
 
 @carries_out_each(Heartbeat)
 def heartbeat(tx: Transaction, request: Heartbeat) -> HeartbeatResult:
-    """Write heartbeats. Remove servers that have been gone for long, after their clients were taken over."""
+    """Write heartbeats. Remove servers that stopped long ago, after their clients were taken over."""
     names = {"its_id": request.server_id, "at": request.address, "now_ms": tx.now_ms, "ahead": request.ahead_ms}
     is_new = False
     if not tx.conn.execute(_AGAIN, names).rowcount:
@@ -201,7 +201,7 @@ def _left_behind(tx: Transaction) -> tuple[str, ...]:
 
 
 def _long_unseen(tx: Transaction) -> set[str]:
-    """Servers that have been gone for so long that their clients are gone too, unless another server has them."""
+    """Servers that stopped so long ago that their clients count as gone, unless another server has them."""
     return set(tx.conn.execute(_LONG_UNSEEN, {"until_ms": _lapse_ms(tx)}).scalars())
 
 
@@ -210,7 +210,7 @@ def _lapse_ms(tx: Transaction) -> int:
 
 
 def _attended(conn: Connection, client_ids: Collection[str]) -> dict[str, set[str]]:
-    """The servers that have each client. The rows are locked until the transaction ends."""
+    """Lock the rows of these clients. Returns the servers that each client is connected to."""
     have: dict[str, set[str]] = {client_id: set() for client_id in client_ids}
     for row in conn.execute(_LOCK, {"clients": encode_column(client_ids)}):
         have[row.client_id].add(row.server_id)
@@ -260,12 +260,12 @@ _UNLIST = update(server).where(server.c.server_id == bindparam("its_id")).values
 _OTHERS = (
     select(server.c.server_id, server.c.address, server.c.last_seen_ms)
     .where(server.c.server_id != bindparam("own_id"), server.c.last_seen_ms > bindparam("since_ms"))
-    # If two servers have one address, the newer comes first: it has replaced the other, which was killed.
+    # If two servers have one address, the newer one comes first: it has replaced the other, which was killed.
     .order_by(server.c.address, server.c.last_seen_ms.desc())
 )
 _KNOWN = (
     select(server.c.server_id, server.c.address, server.c.last_seen_ms)
-    # A server that stops gives its address back. One without an address is known while it runs.
+    # A server that stops clears its address. A server without an address counts while it runs.
     .where(or_(server.c.address != "", server.c.last_seen_ms > bindparam("since_ms")))
     .order_by(server.c.address, server.c.last_seen_ms.desc())
 )
@@ -282,7 +282,8 @@ _CLIENTS_OF = (
     .distinct()
     .limit(literal_column(str(STEP_ROWS_MAX)))
 )
-# Skips locked rows: after a time without the database two servers may remove each other and must not deadlock.
+# It skips locked rows: after a time without the database two servers may remove each other at once. If they waited for
+# each other's rows, they would deadlock.
 _FORGET = delete(server).where(
     server.c.server_id.in_(
         select(server.c.server_id)

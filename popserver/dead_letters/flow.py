@@ -1,4 +1,4 @@
-"""What an operator does with dead letters: list them, purge them, redrive them by a plan.
+"""An operator's actions on dead letters: list them, purge them, redrive them by a plan.
 
 Long work runs in steps of at most 1,000 dead letters. Each step is its own transaction, with other requests in
 between. After an interruption the work continues where it stopped.
@@ -47,8 +47,8 @@ __all__ = ["DeadLetter", "DeadLetters", "PlanFacts", "RedriveFacts", "RedriveRes
 PAGE_DEFAULT = 32
 STEP_MAX = 1_000
 PLANS_MAX = 1_000  # in one answer
-STEPS_OF_A_CALL = 100  # steps of recording a plan in one call, so that a call ends in time
-TRIES = 5  # for a step that another server's lock refuses
+STEPS_OF_A_CALL = 100  # steps of recording a plan in one call, so that the call ends before its deadline
+TRIES = 5  # of a step that is refused because of another server's lock
 PAUSE_S = 0.02
 
 S = TypeVar("S")
@@ -103,8 +103,8 @@ class Redrives:
     ) -> PlanFacts:
         """Record a plan, or continue to record a DRAFT.
 
-        It covers what is dead when it begins. After 100,000 dead letters the call returns a DRAFT; the caller repeats
-        it. An empty `plan_id` gets a new id.
+        The plan covers the dead letters that exist when it begins. After 100,000 dead letters the call returns a DRAFT,
+        and the caller repeats it. An empty `plan_id` gets a new id.
         """
         plan_id = plan_id or _new_plan_id()
         _check(of)
@@ -120,7 +120,7 @@ class Redrives:
             plan = await self._facts(plan_id)
             if plan.state is not PlanState.DRAFT:
                 break
-            await self._write_down(plan, found.group)
+            await self._record_step(plan, found.group)
         return await self._facts(plan_id)
 
     async def run(self, plan_id: str, limit: int) -> RedriveResult:
@@ -173,7 +173,7 @@ class Redrives:
         await self._facts(plan_id)
         return await self._reader.read(lambda conn: plan_facts.redrives(conn, plan_id, after_id, page))
 
-    async def _write_down(self, plan: PlanFacts, group: Group) -> None:
+    async def _record_step(self, plan: PlanFacts, group: Group) -> None:
         """Record one step of a DRAFT: the matching messages among the next dead letters."""
         selection, up_to_id = _from_text(plan.selection)
         after_id = plan.planned_up_to
@@ -193,7 +193,7 @@ class Redrives:
         return found
 
     async def _submit(self, request: Request[S]) -> S:
-        """Submit a step, and repeat it if another server's transaction refuses it for a moment."""
+        """Submit a step, and repeat it if it is refused because of another server's lock."""
         for tries_left in reversed(range(TRIES)):
             try:
                 return await self._writer.submit(request)

@@ -26,7 +26,7 @@ class DeadLetter(NamedTuple):
     """A dead letter: its facts and its copy in the dead-letter topic.
 
     `topic`, `queue_number` and `queue_offset` are those of the original; the first two are None if the topic is
-    deleted. `redrive_state` is empty while it is dead; `plan_id` is the plan that redrove it.
+    deleted. `redrive_state` is empty while the message is a dead letter; `plan_id`: the plan that redrove it.
     """
 
     dead_letter_id: int
@@ -54,7 +54,7 @@ def list_dead_letters(
 ) -> DeadLetters:
     """A page of selected dead letters with ids above `after_id`, as many as fit into an answer.
 
-    Without `bodies` their bodies are empty.
+    `bodies` false: all bodies are empty.
     """
     group, page = selecting.page_of(conn, of, after_id, limit)
     kept = _within_an_answer(conn, page.rows) if bodies else page.rows

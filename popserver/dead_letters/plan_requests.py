@@ -1,7 +1,8 @@
 """Requests for redrive plans.
 
 A request locks its plan's id at the start of the transaction. So two servers that run the same plan take turns, and
-each message is redriven once."""
+each message is redriven once.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class _OfPlan(Request[R]):
 class NewPlan(_OfPlan[None]):
     """Make a plan, unless one with this id exists. `selection` is a JSON object, stored unchanged.
 
-    Its `up_to_id` is the newest dead letter that the plan covers; if the plan exists, the stored one counts.
+    Its `up_to_id` is the newest dead letter that the plan covers; for an existing plan the stored one counts.
     """
 
     phase: ClassVar = Phase.CREATE_PLAN
@@ -94,6 +95,6 @@ class RedriveNow(Request[RedriveCounts]):
 
 
 def lock(tx: Transaction, plan_ids: Iterable[str]) -> None:
-    """Lock these plan ids: no other transaction changes these plans or makes plans with these ids."""
+    """Lock these plan ids: other transactions that change these plans, or make plans with these ids, wait."""
     for name in sorted({zlib.crc32(each.encode()) - (1 << 31) for each in plan_ids}):
         dialect_of(tx.conn).lock(tx.conn, _LOCK_NAME, {"plan_name": name})

@@ -1,4 +1,4 @@
-"""Redrive plans: they record which dead letters to redrive, and the outcome of each. Both happens in steps.
+"""Redrive plans: they record the dead letters to redrive, and the outcome of each. Both are done in steps.
 
 A transaction that changes a plan locks its id at its start. So two servers that run the same plan take turns, and each
 message is redriven once.
@@ -179,8 +179,8 @@ def _check_all_there(plan: Plan, found: FoundLetters, notes: dict[int, str]) -> 
             )
         if note == NO_COPY:
             raise MessageNotFound(
-                f"dead letter {dead_letter_id} of group '{group}' is gone with topic '{dead_letter_topic(group)}',"
-                " which is deleted; nothing was redriven"
+                f"dead letter {dead_letter_id} of group '{group}' was deleted with topic '{dead_letter_topic(group)}';"
+                " nothing was redriven"
             )
         if note != NOT_DEAD:
             raise TopicNotFound(
@@ -210,7 +210,7 @@ def _check_not_cancelled(row: PlanRow) -> None:
 
 
 def _existing(tx: Transaction, plan_id: str) -> tuple[PlanRow, Group]:
-    """The plan and its group. Plans of a deleted group count as gone, although their rows stay for a while."""
+    """The plan and its group. Raises `NotFound` also for plans of a deleted group, although their rows stay a while."""
     row = redrive_plans.find(tx.conn, plan_id)
     group = None if row is None else _group(tx, row.group_id)
     if row is None or group is None:

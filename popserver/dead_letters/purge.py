@@ -1,6 +1,6 @@
-"""Purge dead letters: remove them with their copies. This leaves holes in their queue; its beginning moves up.
+"""Purges dead letters: removes them with their copies. The queue of copies gets gaps, and may begin at a later offset.
 
-Dead letters whose copy is held, or that were redriven and are not done yet, stay.
+Dead letters stay if a group holds their copy, or if they were redriven and have not ended yet.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def purge_letters(tx: Transaction, request: PurgeLetters) -> int | PopError:
 
 
 def _unfinished(tx: Transaction, group: Group, letters: Sequence[DeadLetterRow]) -> set[int]:
-    """The ids of those that were redriven to the group, which is not done with them."""
+    """The ids of the dead letters that were redriven to the group and have not ended there."""
     redriven = [each for each in letters if each.redrive_state == LetterState.REDRIVEN]
     key_of = {
         each.dead_letter_id: each.redriven_key
@@ -70,7 +70,8 @@ def _unfinished(tx: Transaction, group: Group, letters: Sequence[DeadLetterRow])
         return set()
     busy: set[int] = set()
     if group.mode is Mode.PULL:
-        # Before the deliveries: a message that is sent back gets one before the progress passes it.
+        # The progress is read before the deliveries: a message that is sent back first gets a delivery, and then the
+        # progress passes it.
         read = progress.of_queues(tx.conn, group.group_id, map(queue_of, key_of.values()))
         read_to = {queue_id: each.next_offset for queue_id, each in read.items()}
         busy |= {key for key in key_of.values() if offset_of(key) >= read_to.get(queue_of(key), 0)}
@@ -79,7 +80,7 @@ def _unfinished(tx: Transaction, group: Group, letters: Sequence[DeadLetterRow])
 
 
 def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
-    """The keys that no group holds. Deliveries of them that are READY again are removed too."""
+    """The keys that no group holds. It removes their deliveries that are READY again."""
     if not keys:
         return []
     held: set[int] = set()

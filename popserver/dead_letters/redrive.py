@@ -1,12 +1,12 @@
 """Redrive: DLQ → READY, up to one step of dead letters, in the caller's transaction.
 
-An unchanged message that goes back to a group of mode POP gets a delivery that points at the dead copy. All others
+An unchanged message that goes back to a group of mode POP gets a delivery with the key of the dead copy. All others
 become new messages: in the group's retry topic, with a delivery in mode POP; or in a target topic, for all groups. The
-same transaction marks the dead letter and records the outcome, so that a repetition finds it done.
+same transaction marks the dead letter and records the outcome, so that a repeated request finds it done.
 
 A step locks rows and queues without waiting, after all other operations of its transaction. If another server has
 locked one of them, the whole step is refused and the caller repeats it. It waits in one case only: another server
-creates the group's retry topic at the same moment.
+creates the group's retry topic at the same time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NO_TOPIC = "the topic it came from is deleted; make a plan with a target topic"
 
 
 class Plan(NamedTuple):
-    """The plan of a redrive, and where it sends to: `target` None means only the group."""
+    """The plan of a redrive, and its target topic; None: only the group."""
 
     plan_id: str
     group: Group
@@ -85,7 +85,7 @@ def find(tx: Transaction, group: Group, ids: Sequence[int]) -> FoundLetters:
 
 
 def why_not(plan: Plan, found: FoundLetters, dead_letter_id: int) -> str | None:
-    """Why this plan cannot redrive the dead letter; None if it can."""
+    """The reason why this plan cannot redrive the dead letter; None if it can."""
     letter = found.letters.get(dead_letter_id)
     if letter is None or letter.redrive_state is not None:
         return NOT_DEAD
@@ -127,19 +127,19 @@ def _send_to_new_keys(tx: Transaction, plan: Plan, found: FoundLetters, orders: 
     )
     # A group that consumes its own dead letters may have a delivery with the copy's key already.
     own_copies = progress.of_queues(tx.conn, group.group_id, (queue_of(letter.copy_key) for letter, _ in letters))
-    as_it_is = [
+    unchanged = [
         _Sent(letter, order, letter.copy_key, is_new=False)
         for letter, order in letters
         if order.repair is None and not reads_retries and queue_of(letter.copy_key) not in own_copies
     ]
-    unchanged = {each.order.dead_letter_id for each in as_it_is}
-    rest = [each for each in letters if each[1].dead_letter_id not in unchanged]
+    unchanged_ids = {each.order.dead_letter_id for each in unchanged}
+    rest = [each for each in letters if each[1].dead_letter_id not in unchanged_ids]
     made: list[_Sent] = []
     if rest:
         own = retries or ensure_topic(tx, NewTopic(retry_topic(group.name), SYSTEM_QUEUES))
         made = _make_messages(tx, plan, found, rest, own)
         tx.ready_topics.add(own.topic_id)
-    sent = [*as_it_is, *made]
+    sent = [*unchanged, *made]
     if not reads_retries:
         deliveries.add(tx, [_delivery(tx, group, each) for each in sent])
         for topic_id in {each.letter.origin_topic_id for each in sent}:
@@ -199,7 +199,7 @@ def _redriven(plan: Plan, sent: _Sent) -> Redriven:
 
 
 def _delivery(tx: Transaction, group: Group, sent: _Sent) -> NewDelivery:
-    """The delivery row. It has no message group, and its attempts start anew."""
+    """The delivery of a redriven message: without a message group, and its attempts start anew."""
     return NewDelivery(
         group.group_id,
         sent.key,

@@ -1,7 +1,7 @@
 """Redrives: the selection of dead letters, the ids of plans, and repairs.
 
-A redriven message starts anew: its attempts start at 1, and it does not wait for its message group. A plan records what
-was redriven; it redrives each dead letter at most once.
+A redriven message starts anew: its attempts start at 1, and it does not wait for its message group. A plan redrives
+each dead letter at most once, and records it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def with_marks(properties: Mapping[str, str], plan_id: str, parent_id: str) -> d
 def message_id_of(plan_id: str, dead_letter_id: int, planned_at_ms: int) -> str:
     """The id of the message that a plan makes from a dead letter in its target topic.
 
-    It depends only on the plan and the dead letter. It begins with the plan's time, so that ids grow in index order.
+    It depends only on the plan and the dead letter. It begins with the plan's time, so that new ids come last in the
+    index.
     """
     named = hashlib.blake2b(f"{plan_id}\x00{dead_letter_id}".encode(), digest_size=10).hexdigest()
     return f"01{planned_at_ms & 0xFFFF_FFFF_FFFF:012x}{named}".upper()

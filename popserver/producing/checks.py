@@ -1,7 +1,7 @@
 """Transactions: decisions of producers about their half messages, and checks of undecided ones.
 
 A server checks an undecided half message if a producer of its topic has a stream to this server. Each check asks one
-producer; the next check asks another one. Without a producer there is no check, and none is counted.
+producer, and the next check another one. Without a producer there is no check, and the server counts none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from popserver.producing.half_messages import Check
 from popserver.producing.rules import CheckPolicy, Resolution, check_transaction_id, producers_to_ask
 
 RETRY_MS = 1 * SECOND_MS  # after a failure of the database
-BESIDE_ANOTHER_S = 0.005  # before the next try, if another server had locked the queue
+LOCKED_PAUSE_S = 0.005  # before the next try, if another server has locked the queue
 ASK_TIMEOUT_S = 5.0  # a stream that accepts no data for this long counts as broken
 
 log = structlog.get_logger("popserver.transactions")
@@ -76,10 +76,10 @@ class Transactions:
                     ended.rollbacks += 1
             if decision.is_made:
                 return
-            await asyncio.sleep(BESIDE_ANOTHER_S)
+            await asyncio.sleep(LOCKED_PAUSE_S)
 
     async def joined(self, client_id: str, stream: object, topics: Iterable[Resource], ask: Ask) -> None:
-        """A producer named its topics on its stream. Checks can reach it now, also for its older half messages."""
+        """Add a producer that named its topics on its stream. Checks can ask it now, also about older half messages."""
         self.producers.joined(client_id, stream, topics, ask)
         try:
             left = await self._reader.read(lambda conn: topics_by_id(conn, topics_of_sender(conn, client_id)))
@@ -91,7 +91,7 @@ class Transactions:
         self.check_due()
 
     def check_due(self) -> None:
-        """Look whether a check is due: a producer connected, or another server may have stored a half message."""
+        """Search for due checks: a producer connected, or another server may have stored a half message."""
         if len(self.producers):
             self._sleeper.check_due()
 
@@ -127,22 +127,23 @@ class Transactions:
         return taken.next_check_ms
 
     async def _topics(self) -> list[Topic]:
-        """The existing topics that have a producer on this server."""
+        """The existing topics that have a producer connected to this server."""
         found = [await self._catalog.known_topic(name) for name in sorted(self.producers.topics)]
         return [each for each in found if each is not None]
 
     async def _ask(self, check: Check) -> bool:
-        """Ask the first producer that can be reached. Returns False if there is none."""
+        """Ask the first producer whose stream works. Returns False if there is none."""
         candidates = self.producers.of_topic(check.stored.message.topic)
         for client_id in producers_to_ask(candidates, check.client_id, check.checks_before):
-            way = self.producers.stream_of(client_id)
-            if way is None:
+            found = self.producers.stream_of(client_id)
+            if found is None:
                 continue
-            stream, ask = way
+            stream, ask = found
             try:
                 await asyncio.wait_for(ask(check), ASK_TIMEOUT_S)
             except PopError as error:
-                # Its stream works: it may be asked about other topics, and about this one after it names it again.
+                # The stream works. The server may ask this producer about other topics, and about this topic after the
+                # producer names it again.
                 log.debug("a producer was skipped", client_id=client_id, reason=error.sentence)
                 self.producers.may_not(client_id, stream, check.stored.message.topic)
             except Exception as error:  # noqa: BLE001 - however a stream breaks, another producer can be asked
@@ -176,25 +177,25 @@ class Producers:
         return len(self._known)
 
     def joined(self, client_id: str, stream: object, topics: Iterable[Resource], ask: Ask) -> None:
-        """The producer named its topics. Its newest stream counts; topics it named or sent to before stay known."""
+        """Add the topics that a producer named. Its newest stream counts; topics that it named or sent to before stay."""
         before = self._known.get(client_id)
         named = set(topics) | (before.topics if before is not None else set())
         self._known[client_id] = _Producer(stream, ask, named)
 
     def sends(self, client_id: str, topic: Resource) -> None:
-        """The producer sent a half message to a topic that its settings may not name (protocol 8.1)."""
+        """Add a topic to which the producer sent a half message; its settings may not name it (protocol 8.1)."""
         known = self._known.get(client_id)
         if known is not None:
             known.topics.add(topic)
 
     def may_not(self, client_id: str, stream: object, topic: Resource) -> None:
-        """The producer on that stream may not be asked about the topic, until it names it or sends there again."""
+        """Stop asking the producer on this stream about the topic, until it names it or sends to it again."""
         known = self._known.get(client_id)
         if known is not None and known.stream is stream:
             known.topics.discard(topic)
 
     def left(self, client_id: str, stream: object | None = None) -> None:
-        """The stream ended (None: any stream of the client). The producer can no longer be asked."""
+        """Remove a producer whose stream ended (None: any stream of the client)."""
         known = self._known.get(client_id)
         if known is not None and stream in (None, known.stream):
             del self._known[client_id]
@@ -209,6 +210,6 @@ class Producers:
         return sorted(client_id for client_id, each in self._known.items() if topic in each.topics)
 
     def stream_of(self, client_id: str) -> tuple[object, Ask] | None:
-        """How to ask the producer; None when it has left."""
+        """The producer's stream, and how to ask it; None if it has left."""
         known = self._known.get(client_id)
         return None if known is None else (known.stream, known.ask)

@@ -1,7 +1,7 @@
-"""How pending messages enter their queues. The bodies stay in the database; only ids and keys travel.
+"""Moves pending messages into their queues. The server reads only ids and keys; the bodies stay in the database.
 
-A step never waits for a queue's counter. If another server has locked it, its messages stay pending until a later
-step, which chooses another queue for messages without a message group.
+A step never waits for a queue's counter. If another server has locked a counter, the messages for this queue stay
+pending until a later step, which chooses another queue for messages without a message group.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from popserver.model.topic import Topic, message_key
 
 # Bytes of bodies that one step moves.
 STEP_BYTES_MAX = 32 * 1024 * 1024
-# How late a user's transaction may store a message without waiting for one of the rare looks back.
+# A search with `looks_back` begins so long before now, to find messages that were stored after their time.
 LATE_MS = 5_000
 
 
 class EnqueuedDue(NamedTuple):
-    """How many messages are no longer pending, and when the next is due: now if some had to stay."""
+    """How many messages are no longer pending, and when the next one is due: now, if some due messages stay pending."""
 
     entered: int
     next_due_ms: int | None
-    next_topic_id: int | None = None  # of the next message, if it is later than now
-    placed: Sequence[PendingRow] = ()  # those that are in their queues
+    next_topic_id: int | None = None  # of the next message, if it is due later than now
+    placed: Sequence[PendingRow] = ()  # the messages that are in their queues now
 
 
 class EnqueuedRows(NamedTuple):
-    """The rows that are in their queues now, and those that have to stay pending."""
+    """The messages that are in their queues now, and those that stay pending."""
 
     placed: Sequence[PendingRow]
     left: Sequence[PendingRow]
@@ -54,8 +54,11 @@ class EnqueuedRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnqueueDue(Request[EnqueuedDue]):
-    """A step of at most 1,000 due messages. Idempotency keys of messages from users' transactions are kept for
-    `key_window_ms` from now. `looks_back`: such a transaction may have stored a message after its time."""
+    """A step of at most 1,000 due messages.
+
+    Idempotency keys of messages from users' transactions are stored for `key_window_ms` from now. `looks_back`: such a
+    transaction may have stored a message after its time.
+    """
 
     phase: ClassVar = Phase.ENQUEUE_DUE
     key_window_ms: int = WINDOW_MS
@@ -64,7 +67,7 @@ class EnqueueDue(Request[EnqueuedDue]):
 
 @carries_out(EnqueueDue)
 def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[EnqueuedDue | PopError]:
-    """Move due messages into their queues. Several requests in one transaction share one step; the first one's answer
+    """Move due messages into their queues. Several requests in one transaction share one step; only the first answer
     has the messages."""
     from_ms = _due_from(tx, looks_back=any(each.looks_back for each in requests))
     due = pending_messages.due(tx.conn, from_ms, tx.calendar_ms)
@@ -78,13 +81,13 @@ def enqueue_due(tx: Transaction, requests: Sequence[EnqueueDue]) -> list[Enqueue
 
 
 class DelayedFrom(SearchedFrom[None]):
-    """There is one search, for all topics. Servers store a message before its time."""
+    """The lower time bound of the search for due messages, for all topics. Servers store a message before its time."""
 
     slack_ms: ClassVar = 100
 
 
 def _due_from(tx: Transaction, *, looks_back: bool) -> int:
-    """Where the search by time begins. Most messages of users' transactions are due at 0."""
+    """The time at which the search begins. Most messages of users' transactions are due at 0."""
     from_ms = tx.search_from(DelayedFrom, None, tx.calendar_ms)
     if looks_back:
         from_ms = max(0, min(from_ms, tx.calendar_ms - LATE_MS))
@@ -92,11 +95,11 @@ def _due_from(tx: Transaction, *, looks_back: bool) -> int:
 
 
 def _next_due(tx: Transaction, entered: int, due: int) -> tuple[int | None, int | None]:
-    """When the next message is due, and its topic id if that is later than now."""
+    """When the next message is due, and its topic id if it is due later than now."""
     if entered < due or due == STEP_ROWS_MAX:
         return tx.calendar_ms, None
-    # Another server has locked what is still due. This reads only later times, so that the database does not search
-    # the index entries of the rows that this step removed.
+    # Other servers have locked all messages that are still due. So the query begins after now, and Postgres does not
+    # read the index entries of the rows that this step removed.
     return pending_messages.next_due(tx.conn, tx.calendar_ms) or (None, None)
 
 
@@ -145,8 +148,8 @@ def _placed(
         by_topic[row.topic_id].append(row)
     chosen = {
         queue.queue_id: several
-        for topic_id, its in by_topic.items()
-        for queue, several in by_queue(tx, topics[topic_id], its).items()
+        for topic_id, of_topic in by_topic.items()
+        for queue, several in by_queue(tx, topics[topic_id], of_topic).items()
     }
     counts = {queue_id: len(several) for queue_id, several in chosen.items()}
     for queue_id, taken in queue_offsets.take_available(tx, counts).items():
@@ -157,7 +160,7 @@ def _placed(
 
 
 def _in_order(tx: Transaction, rows: Sequence[PendingRow]) -> list[PendingRow]:
-    """The rows that may enter now: none whose message group has an earlier message locked by another server."""
+    """The rows without those after a message of their message group that another server has locked."""
     last: dict[tuple[int, str], int] = {}
     for row in rows:
         if row.message_group is not None:
@@ -170,16 +173,16 @@ def _in_order(tx: Transaction, rows: Sequence[PendingRow]) -> list[PendingRow]:
 
 
 def _before_missing(rows: Sequence[PendingRow], missing: dict[tuple[int, str], int]) -> Iterator[PendingRow]:
-    """Leave out rows after the first missing message of their message group, and all later rows of that group."""
-    held_up: set[tuple[int, str]] = set()
+    """The rows without those after the first missing message of their message group."""
+    blocked: set[tuple[int, str]] = set()
     for row in rows:
         if row.message_group is None:
             yield row
             continue
         member = row.topic_id, row.message_group
         if row.pending_id > missing.get(member, row.pending_id):
-            held_up.add(member)
-        if member not in held_up:
+            blocked.add(member)
+        if member not in blocked:
             yield row
 
 

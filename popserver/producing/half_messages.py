@@ -33,7 +33,7 @@ CHECKED_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Decision(NamedTuple):
-    """Whether a half message is decided; `age_ms`, since it was stored, if it was not decided before."""
+    """Whether a half message is decided. `age_ms`: its age, if this request has decided it."""
 
     is_made: bool
     age_ms: int | None = None
@@ -51,7 +51,7 @@ class EndTransaction(Request[Decision]):
 
 
 class ClaimedChecks(NamedTuple):
-    """The checks to send now, the half messages given up, and when the next check of these topics is due."""
+    """The checks to send now, the discarded half messages, and when the next check of these topics is due."""
 
     checks: list[Check]
     discarded: list[ExpiredHalf]
@@ -68,7 +68,7 @@ class ClaimChecks(Request[ClaimedChecks]):
 
 
 class Check(NamedTuple):
-    """A half message to ask a producer about. `checks_before` is the number of checks so far."""
+    """A half message that a producer is asked about. `checks_before`: the number of checks so far."""
 
     pending_id: int
     topic_id: int
@@ -79,7 +79,7 @@ class Check(NamedTuple):
 
 
 class ExpiredHalf(NamedTuple):
-    """A half message that was given up: it stayed undecided after `checks` checks."""
+    """A half message that was discarded, because it stayed undecided after `checks` checks."""
 
     topic: Resource
     message_id: str
@@ -88,7 +88,7 @@ class ExpiredHalf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReturnChecks(Request[None]):
-    """Checks that reached no producer: they do not count and are due again at once."""
+    """Take back checks that reached no producer: they do not count, and are due again at once."""
 
     phase: ClassVar = Phase.RETURN_CHECKS
     pending_ids: Sequence[int]
@@ -98,16 +98,15 @@ class ReturnChecks(Request[None]):
 def end_transaction(tx: Transaction, requests: Sequence[EndTransaction]) -> list[Decision | PopError]:
     """Commit or roll back half messages; the first decision counts (protocol 8.1).
 
-    A decision is not made if another server had locked the message's queue: repeat the request.
+    A commit is not made if another server has locked the message's queue: the caller repeats the request.
     """
     return topic_by_topic(requests, partial(_end_in_topic, tx))
 
 
 @carries_out(ClaimChecks)
 def claim_checks(tx: Transaction, requests: Sequence[ClaimChecks]) -> list[ClaimedChecks | PopError]:
-    """Claim the half messages to ask about now. They are due again after an interval and given up after the last check.
-
-    The first request gets all of them.
+    """Claim the half messages whose check is due. They are due again after an interval; after the last check they are
+    discarded. The first request gets all of them.
     """
     policy = requests[0].policy
     from_ms = _checks_from(tx, frozenset[int]().union(*(each.topic_ids for each in requests)))
@@ -129,13 +128,13 @@ def claim_checks(tx: Transaction, requests: Sequence[ClaimChecks]) -> list[Claim
 
 
 class ChecksFrom(SearchedFrom[int]):
-    """There is a search for each topic id. A check is due later than its half message is stored."""
+    """The lower time bounds of searches for checks, by topic id. A check is due after its half message is stored."""
 
     slack_ms: ClassVar = 100
 
 
 def _checks_from(tx: Transaction, topic_ids: Iterable[int]) -> dict[int, int]:
-    """Where the search by time begins, for each topic."""
+    """The time at which the search begins, for each topic."""
     return {each: tx.search_from(ChecksFrom, each, tx.now_ms) for each in topic_ids}
 
 
@@ -171,14 +170,14 @@ def _end_in_topic(tx: Transaction, requests: Sequence[EndTransaction]) -> list[D
 
 
 def _halves_first(rows: dict[bytes, list[PendingRow]]) -> dict[bytes, PendingRow]:
-    """One row of each id: its half message if there is one."""
+    """One row of each id: the half message if there is one."""
     return {each: min(several, key=lambda row: row.kind != PendingKind.HALF) for each, several in rows.items()}
 
 
 def _decide(
     tx: Transaction, request: EndTransaction, rows: dict[bytes, PendingRow], decided: dict[bytes, Resolution]
 ) -> Decision | PopError:
-    """Note the decision in `decided` if there is none yet. Returns it, or the reason why it is refused."""
+    """Add the decision to `decided` if there is none yet. Returns the decision, or a refusal."""
     message_id = id_to_bytes(request.message_id)
     row = rows.get(message_id)
     if row is not None and message_id not in decided:
@@ -186,7 +185,7 @@ def _decide(
             return _unknown(request)
         decided[message_id] = request.resolution
         return Decision(is_made=True, age_ms=max(0, tx.now_ms - row.stored_at_ms))
-    # An older server may have given the transaction id, in another form.
+    # The transaction id may be from an older server, in another form.
     is_given = row is not None and row.transaction_id == request.transaction_id
     if not is_given and not is_transaction_of(request.transaction_id, request.topic.topic_id, message_id):
         return _unknown(request)
@@ -195,7 +194,7 @@ def _decide(
         first = Resolution.COMMIT
     if first is Resolution.COMMIT and request.resolution is Resolution.ROLLBACK:
         return _committed(request)
-    # A half message that is neither pending nor in a queue was rolled back or given up.
+    # A half message that is neither pending nor in a queue was rolled back or discarded.
     return Decision(is_made=True) if request.resolution in (first, Resolution.ROLLBACK) else _unknown(request)
 
 

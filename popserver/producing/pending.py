@@ -1,7 +1,8 @@
 """Requests that store pending messages and take them back.
 
-Who locks a pending message has locked no delivery and waits for no queue's counter (`producing.enqueue`). So these
-phases come after `messages.stored` and before all phases that lock deliveries, and servers cannot deadlock.
+A transaction that locks a pending message has locked no delivery and waits for no queue's counter
+(`producing.enqueue`). So these phases come after `messages.stored` and before all phases that lock deliveries, and
+servers cannot deadlock.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from popserver.producing.rules import CheckPolicy, first_check_at_ms
 
 @dataclass(frozen=True, slots=True)
 class StorePending(Request[list[SendResult]]):
-    """Store delayed and half messages of one topic; all have passed the checks. `client_id` is their producer. Their
-    idempotency keys are kept for `key_window_ms`; 0 ignores them."""
+    """Store delayed and half messages of one topic, which have passed the checks of messages.
+
+    `client_id` is their producer. Their idempotency keys are stored for `key_window_ms`; 0 ignores them.
+    """
 
     phase: ClassVar = Phase.STORE_PENDING
     topic: Topic
@@ -51,7 +54,7 @@ class RecallPending(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class CancelPending(Request[list[str]]):
-    """Take pending messages of either kind back, as an operator may."""
+    """Take back pending messages of any kind, for an operator."""
 
     phase: ClassVar = Phase.CANCEL_PENDING
     topic: Topic
@@ -60,7 +63,7 @@ class CancelPending(Request[list[str]]):
 
 @carries_out(StorePending)
 def store_pending(tx: Transaction, requests: Sequence[StorePending]) -> list[list[SendResult] | PopError]:
-    """Store the messages without a queue. A repeated message id gets the result of the first one."""
+    """Store the messages in no queue. A repeated message id gets the result of the first message."""
     return topics.topic_by_topic(requests, partial(_store_in_topic, tx))
 
 

@@ -110,7 +110,7 @@ def overdue(conn: Connection, now_ms: int) -> tuple[int, int | None]:
 
 
 def _written(key: str) -> str:
-    """The key as it is written in JSON, with LIKE's wildcards escaped."""
+    """The LIKE pattern for the key as JSON has it, with LIKE's wildcards escaped."""
     written = json.dumps(key, ensure_ascii=False)
     return "%" + written.replace("/", "//").replace("%", "/%").replace("_", "/_") + "%"
 
@@ -124,7 +124,7 @@ _COUNTS = {
     for kind, is_kind in ((PendingKind.DELAY, IS_DELAYED), (PendingKind.HALF, IS_HALF))
 }
 _IDS = rows_parameter("ids", "pending_id")
-# All columns of a `MessageRow` but its key.
+# All columns of a `MessageRow` except the message key.
 _MESSAGES = select(pending.c.pending_id, *(pending.c[name] for name in MessageRow._fields[1:])).join(
     _IDS, _IDS.c.pending_id == pending.c.pending_id
 )
@@ -134,7 +134,7 @@ _SCHEDULE = RowStatement(
     PendingRow,
     _SCHEDULED.where(
         pending.c.topic_id == bindparam("of_topic"),
-        # This condition comes first: SQLite uses no index for a comparison of row values.
+        # A condition of its own for the index: SQLite uses no index for the comparison of row values below.
         pending.c.due_at_ms >= bindparam("after_due"),
         tuple_(pending.c.due_at_ms, pending.c.pending_id) > tuple_(bindparam("after_due"), bindparam("after_id")),
     )

@@ -135,7 +135,7 @@ def recall_handle(topic: Resource, message_id: str, deliver_at_ms: int) -> str:
 
 
 def resolution(number: int) -> Resolution | None:
-    """What a producer decided; None for "not decided yet". Raises `BadRequest` for an unknown number."""
+    """The decision of a producer; None for "not decided yet". Raises `BadRequest` for an unknown number."""
     if number not in _RESOLUTIONS:
         raise BadRequest(f"transaction resolution {number} is not known; use COMMIT (1) or ROLLBACK (2)")
     return _RESOLUTIONS[number]

@@ -1,4 +1,4 @@
-"""Transactions: how long a half message may stay undecided, and whom the server asks about it (protocol 8.1)."""
+"""Transactions: how long a half message may stay undecided, and which producers the server asks (protocol 8.1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from popserver.model.times import TIME_MS_MAX, span
 
 
 class Resolution(StrEnum):
-    """What a producer decides about its half message."""
+    """A producer's decision about its half message."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"

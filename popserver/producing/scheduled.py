@@ -24,7 +24,7 @@ from popserver.model.topic import MessageType
 from popserver.producing import enqueue, pending
 
 RETRY_MS = 1 * SECOND_MS  # after a failure of the database
-BESIDE_ANOTHER_MS = 5  # if another server has locked what is due
+LOCKED_PAUSE_MS = 5  # if another server has locked all due messages
 
 log = structlog.get_logger("popserver.pending")
 
@@ -51,12 +51,12 @@ class Pending:
         self._sleeper.expect(await self._reader.look_up(first_due_ms))
 
     def expect(self, topic_id: int, due_ms: int) -> None:
-        """A message of this topic is due at `due_ms`. The timer hears of it by the commit; this adds its topic."""
+        """Note the topic of a message that is due at `due_ms`. The timer gets only the time, by the commit."""
         if self._next is None or due_ms < self._next[0]:
             self._next = due_ms, topic_id
 
     def check_due(self) -> None:
-        """Look for due messages that this server was not told about; some may have been stored after their time."""
+        """Search for due messages of which this server got no notification; some may be stored after their time."""
         self._looks_back = True
         self._sleeper.check_due()
 
@@ -93,7 +93,7 @@ class Pending:
     async def _enter(self) -> int | None:
         now_ms = self._clock.now_ms()
         if self._next is not None and self._next[0] <= now_ms:
-            # Its polls ask now, in the same transaction: a wake-up after the commit would cost them a second one.
+            # The topic's polls receive in the same transaction: woken after the commit, they would need a second one.
             self._wakeups.wake(self._next[1], Woken.AHEAD)
             self._next = None
         step = enqueue.EnqueueDue(self._key_window_ms, self._looks_back)
@@ -109,10 +109,10 @@ class Pending:
             self.expect(done.next_topic_id, done.next_due_ms)
         if done.next_due_ms is None or done.entered:
             return done.next_due_ms
-        return max(done.next_due_ms, now_ms + BESIDE_ANOTHER_MS)
+        return max(done.next_due_ms, now_ms + LOCKED_PAUSE_MS)
 
     def _count(self, entered: Sequence[PendingRow]) -> None:
-        """Count messages that are in their queues now. Those of users' transactions were not counted before."""
+        """Count messages that have entered their queues; as sent only those of users' transactions, not counted yet."""
         meters = self._writer.meters
         for each in entered:
             if each.enqueued:

@@ -20,7 +20,7 @@ from popserver.producing.pending import StorePending
 from popserver.producing.rules import check_delivery_time
 from popserver.producing.scheduled import Pending, is_pending
 
-# The types of messages that may not enter a queue at once.
+# Types of messages that may become pending.
 _MAY_WAIT = (MessageType.DELAY, MessageType.TRANSACTION)
 
 

@@ -1,6 +1,6 @@
 """A message as a producer sent it: from protobuf to the server's own type.
 
-What is wrong with the encoding is refused here; `model.message.check` checks the rest.
+This module refuses errors in the encoding; `model.message.check` checks the rest.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ async def test_a_host_that_is_silent_for_long_does_not_delay_the_next_question(
     async with _silent_after_the_start(own_postgres._port) as (port, lines):
         database = Database(f"postgresql://postgres@127.0.0.1:{port}/postgres?{PLAIN}")
         monkeypatch.setattr(connections, "ANSWER_S", 600.0)
-        for name in ("LOOK_S", "SILENT_S", "ASK_AGAIN_S"):
+        for name in ("CHECK_S", "SILENT_S", "ASK_AGAIN_S"):
             monkeypatch.setattr(failover, name, 0.001)
         watch = FailoverWatch(database, cast("Writer", Waiting()))
         watch.start()
