@@ -177,7 +177,7 @@ class Producers:
         return len(self._known)
 
     def joined(self, client_id: str, stream: object, topics: Iterable[Resource], ask: Ask) -> None:
-        """Add the topics that a producer named. Its newest stream counts; topics that it named or sent to before stay."""
+        """Add the topics that a producer named. Its newest stream counts; earlier topics of the producer stay."""
         before = self._known.get(client_id)
         named = set(topics) | (before.topics if before is not None else set())
         self._known[client_id] = _Producer(stream, ask, named)
