@@ -75,7 +75,7 @@ def spoiled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database
 
 
 def test_what_other_code_sets_is_set_back(spoiled: Database) -> None:
-    told = {each.name: each.answer for each in PRAGMAS if each.told is not None}
+    told = {each.name: each.answer for each in PRAGMAS if each.answer is not None}
     if spoiled.is_memory:
         del told["mmap_size"], told["locking_mode"]
     with spoiled.connect_writer() as writer, spoiled.reading.connect() as reader:
