@@ -80,7 +80,7 @@ class Ending(Enum):
 
 
 class NewDelivery(NamedTuple):
-    """A new row: all columns in the order of the table, without `uncounted`, which is 0 then. Times are epoch ms."""
+    """A new row: the columns that an insert writes, in the order of the table. Times are epoch ms."""
 
     group_id: int
     message_key: int
