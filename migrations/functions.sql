@@ -1,7 +1,7 @@
 -- Functions for users' own transactions. Each locks as few rows as possible, because an open transaction must never make
--- the broker wait. `:schema` is the schema with the tables; `popserver/database/migrate.py` fills in the other words
--- after a colon. A refusal's SQLSTATE is PM and the last three digits of the protocol's code for it. Texts with a
--- backslash are E'…', because a user's session may read others differently.
+-- the broker wait. `popserver/database/migrate.py` fills in the words after a colon; `:schema` is the schema with the
+-- tables. The SQLSTATE of a refusal is PM and the last three digits of its code in the protocol. Texts with a backslash
+-- are written as E'…', because the settings of a user's session may change the meaning of other texts.
 
 CREATE FUNCTION :schema.popmq_enqueue(
     topic text,

@@ -229,8 +229,8 @@ def _used(found: Group, wanted: LiteModel) -> BadRequest:
 def delete_group(tx: Transaction, request: DeleteGroup) -> PopError | None:
     lock(tx)
     named = is_named(consumer_group, request.name)
-    gone = tx.conn.execute(update(consumer_group).where(*named).values(deleted_at_ms=tx.now_ms)).rowcount
-    if not gone:
+    deleted = tx.conn.execute(update(consumer_group).where(*named).values(deleted_at_ms=tx.now_ms)).rowcount
+    if not deleted:
         return group_not_found(request.name)
     tx.invalidate(Invalidation(GROUP, *request.name))
     # Its dead letters and retries are deleted too, because they cannot be used without the group.

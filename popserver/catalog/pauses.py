@@ -67,7 +67,7 @@ def _pause(row: _PauseRow) -> GroupPause:
 
 
 def paused_topics(conn: Connection) -> dict[int, frozenset[int]]:
-    """The topics (ids) in which groups are paused as a whole, by group id; `EVERY_TOPIC` stands for all."""
+    """The topics (ids) in which groups are paused as a whole, by group id; `EVERY_TOPIC` is the id for all topics."""
     topics: dict[int, set[int]] = {}
     for row in conn.execute(_WHOLE_TOPICS):
         topics.setdefault(row.group_id, set()).add(row.topic_id)

@@ -76,8 +76,8 @@ def take_available(tx: Transaction, counts: Mapping[int, int]) -> dict[int, Take
 class TakeToSend:
     """Takes offsets of queues of an existing topic, with one statement for all of them.
 
-    The statement also says whether a message may be pending already. `any_of_topic` and `any_of_ids` are subqueries for
-    that, with a row if there is one: of the topic (`of_topic`); and, on Postgres, of the caller's messages.
+    The statement also returns whether messages are pending, by two subqueries that are NULL if none is: `any_of_topic`
+    (parameter `of_topic`) and, on Postgres, `any_of_ids` for the caller's messages.
     """
 
     def __init__(self, any_of_topic: Any, any_of_ids: Any) -> None:

@@ -246,10 +246,10 @@ def _refusal(found: Topic, request: UpdateTopic) -> BadRequest | None:
 
 def delete_one_topic(tx: Transaction, name: Resource) -> PopError | None:
     named = is_named(topic_table, name)
-    gone = tx.conn.execute(update(topic_table).where(*named).values(deleted_at_ms=tx.now_ms)).rowcount
-    if gone:
+    deleted = tx.conn.execute(update(topic_table).where(*named).values(deleted_at_ms=tx.now_ms)).rowcount
+    if deleted:
         tx.invalidate(Invalidation(TOPIC, *name))
-    return None if gone else topic_not_found(name)
+    return None if deleted else topic_not_found(name)
 
 
 def _topic(row: _TopicRow, queues: Iterable[QueueRow]) -> Topic:

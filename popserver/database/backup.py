@@ -209,7 +209,7 @@ def _revision_of_dump(file: Path) -> str:
 def _checked(file: Path, revision: str) -> str:
     """The revision, if this PopMQ can use it."""
     if not revision:
-        raise StoreUnavailable(f"{file} is no backup of PopMQ: it does not say which schema it has")
+        raise StoreUnavailable(f"{file} is no backup of PopMQ: it has no number of its schema; name another file")
     if not migrate.FIRST <= revision <= migrate.HEAD:
         raise StoreUnavailable(
             f"{file} has schema '{revision}', this popmq uses {migrate.FIRST} to {migrate.HEAD}; use the popmq that"

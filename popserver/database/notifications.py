@@ -17,7 +17,7 @@ PAYLOAD_BYTES_MAX = 7_999  # the limit of Postgres
 
 EVERYTHING = "everything"  # wake all topics, clear all caches
 SERVERS = "servers"  # a server started or stopped
-DUE = "due"  # something is due earlier than servers know
+DUE = "due"  # a delivery is due earlier than the timers of servers
 PENDING = "pending"  # a pending message was stored
 LITE_CLIENTS = "lite clients"  # a client has not named its lite topics for a while; only inside this server
 LITE_TOPICS = "lite topics"  # a lite topic may have expired; only inside this server

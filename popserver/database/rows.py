@@ -75,7 +75,7 @@ def _rows_of_sqlite(rows: _Rows, compiler: SQLCompiler, **kw: Any) -> str:
 def _rows_of_postgres(rows: _Rows, compiler: SQLCompiler, **kw: Any) -> str:
     # Postgres expects 100 rows of the function. For so many keys it would read a whole table that it believes to be
     # small, although the table may have thousands of old versions. Behind an equality it expects few rows, and so it
-    # looks up each key.
+    # searches the index for each key.
     elements = f"jsonb_array_elements(CAST({compiler.process(rows.clauses, **kw)} AS jsonb))"
     return f"(SELECT value FROM {elements} WHERE jsonb_typeof(value) = 'array')"  # noqa: S608
 

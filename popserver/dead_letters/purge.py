@@ -46,16 +46,16 @@ def purge_letters(tx: Transaction, request: PurgeLetters) -> int | PopError:
     locked = dead_letters.lock(tx, group.group_id, request.ids)
     unfinished = _unfinished(tx, group, locked)
     letters = {row.copy_key: row.dead_letter_id for row in locked if row.dead_letter_id not in unfinished}
-    gone = _not_held(tx, sorted(letters))
-    if not gone:
+    purged = _not_held(tx, sorted(letters))
+    if not purged:
         return 0
-    ids = [letters[key] for key in gone]
+    ids = [letters[key] for key in purged]
     redrives.note_purged(tx, ids)
     dead_letters.remove(tx, ids)
-    stored.remove(tx, gone)
+    stored.remove(tx, purged)
     first = parts.first_key(tx.conn, message_key(queue.queue_id, 0), message_key(queue.queue_id + 1, 0))
     queue_offsets.begin_at(tx.conn, queue.queue_id, None if first is None else offset_of(first))
-    return len(gone)
+    return len(purged)
 
 
 def _unfinished(tx: Transaction, group: Group, letters: Sequence[DeadLetterRow]) -> set[int]:

@@ -116,10 +116,10 @@ def sync(tx: Transaction, request: SyncLite) -> Synced | PopError:
     else:
         current = subscribers.those_of(tx.conn, key, named)
     new = set(request.add) - current
-    gone = current - set(request.add) if request.is_complete else current & set(request.remove)
+    removed = current - set(request.add) if request.is_complete else current & set(request.remove)
     if new:
         held = len(current) if request.is_complete else subscribers.count_of(tx.conn, key)
-        count = held + len(new) - len(gone)
+        count = held + len(new) - len(removed)
         if count > LITE_SUBSCRIPTIONS_MAX:
             return LiteSubscriptionQuotaExceeded(
                 f"client '{request.client_id[:64]}' would subscribe to {count} lite topics of '{request.topic.name}',"
@@ -130,7 +130,7 @@ def sync(tx: Transaction, request: SyncLite) -> Synced | PopError:
         option = None
     if option is not None and (refusal := offsets.lock(tx, request.group, request.topic, sorted(new))):
         return refusal
-    _unsubscribe(tx, request, gone)
+    _unsubscribe(tx, request, removed)
     others = subscribers.others_of(tx.conn, key, new)
     if others and request.group.lite is LiteModel.EXCLUSIVE:
         new -= _take_over(tx, request, others)
@@ -144,7 +144,7 @@ def sync(tx: Transaction, request: SyncLite) -> Synced | PopError:
         tx.invalidate(subscribers.changed(LITE_SHARED, key._replace(client_id=client_id)))
     if subscribers.keep_client(tx.conn, key, tx.now_ms):
         tx.expect(LITE_CLIENTS, tx.now_ms + SILENT_MS)
-    return Synced(frozenset(new), frozenset(gone), shares)
+    return Synced(frozenset(new), frozenset(removed), shares)
 
 
 def _deleted(tx: Transaction, request: SyncLite) -> PopError | None:
@@ -186,11 +186,11 @@ def _subscribe(tx: Transaction, request: SyncLite, new: Collection[str]) -> None
     _set_subscribers(tx, request, new)
 
 
-def _unsubscribe(tx: Transaction, request: _OfClient[R], gone: Collection[str]) -> None:
-    if not gone:
+def _unsubscribe(tx: Transaction, request: _OfClient[R], removed: Collection[str]) -> None:
+    if not removed:
         return
-    subscribers.remove(tx.conn, _key(request), gone)
-    _set_subscribers(tx, request, gone)
+    subscribers.remove(tx.conn, _key(request), removed)
+    _set_subscribers(tx, request, removed)
     tx.invalidate(subscribers.changed(LITE, _key(request)))
 
 

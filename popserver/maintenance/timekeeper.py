@@ -2,7 +2,7 @@
 
 A clock that jumps ahead makes all messages old at once. So the server doubts a jump beyond a limit: retention uses the
 time before the jump until an operator confirms the clock, or the server has run for an hour and the jump was not taken
-back. A jump between two runs cannot be told from a long stop, so it is doubted too.
+back. A jump between two runs looks the same as a long stop, so it is doubted too.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Timekeeper:
             self._log_hints(clock)
 
     async def confirm(self) -> str:
-        """An operator confirms the system clock. Returns a sentence that says what this changes."""
+        """An operator confirms the system clock. Returns a sentence about the effect."""
         clock = self._clock
         if clock is None:
             return "this server runs on a manual clock"

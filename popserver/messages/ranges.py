@@ -286,7 +286,7 @@ def of_tags(wanted: TagFilter) -> dict[str, Any]:
 def judge(
     conn: Connection, query: FilterQuery, wanted: SqlFilter, names: Mapping[str, Any], work: Work
 ) -> tuple[list[int], int]:
-    """The keys of the first `limit` matching messages, and the key at which to go on.
+    """The keys of the first `limit` matching messages, and the key at which the next query begins.
 
     It ends early if the allowed work is done.
     """

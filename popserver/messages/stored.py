@@ -109,8 +109,10 @@ def _append_to_topic(
     chosen = by_queue(tx, topic, new)
     placed = _take_offsets(tx, topic, chosen) if chosen else []
     if len(placed) < len(chosen):
-        gone = TopicNotFound(f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}")
-        return [gone] * len(requests)
+        refusal = TopicNotFound(
+            f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}"
+        )
+        return [refusal] * len(requests)
     has_pending = any(each.taken.has_pending for each in placed)
     if has_pending and not tx.careful and repeats.pending(tx.conn, topic, [each.message_id for each in new]):
         raise RepeatedId

@@ -31,7 +31,7 @@ async def check(connections: PrimaryConnections, name: str) -> None:
     """Raise `StoreUnavailable` for hosts that are different databases, and for a pooler that shares sessions."""
     if len(connections.hosts) > 1:
         for host, reason in await connections.check_hosts():
-            log.warning("a host of the database does not say which database it has", host=str(host), reason=reason)
+            log.warning("a host of the database does not report its identity", host=str(host), reason=reason)
     await _check_sessions(connections, name)
 
 

@@ -1,4 +1,4 @@
-"""URLs of a Postgres with several hosts, in the two forms that users know.
+"""URLs of a Postgres with several hosts, in two forms.
 
 `postgresql://user@h1:5432,h2:5432/name` is the form of libpq, `postgresql://user@/name?host=h1:5432&host=h2:5432` that
 of SQLAlchemy, which cannot read the first. Inside the server the hosts are in the query, as libpq's options `host` and
@@ -82,7 +82,7 @@ def shown(url: URL) -> str:
         return open_part.render_as_string(hide_password=True)
     if isinstance(hosts, str):
         hosts = tuple(str(each) for each in hosts_of({**open_part.query}))
-    if any(each.startswith("/") for each in hosts):  # a folder cannot stand before the path
+    if any(each.startswith("/") for each in hosts):  # a folder cannot be written before the path
         return unquote(open_part.render_as_string(hide_password=True))
     bare = open_part.difference_update_query(["host", "port"]).set(host="HOSTS")
     return bare.render_as_string(hide_password=True).replace("HOSTS", ",".join(hosts), 1)

@@ -117,8 +117,8 @@ def enqueue(tx: Transaction, rows: Sequence[PendingRow], key_window_ms: int = WI
         if row.enqueued and row.topic_id in topics and row.pending_id not in known
     ]
     known |= repeats.enter(tx, topics, enqueued, key_window_ms) if enqueued else set()
-    gone = [row for row in rows if row.topic_id not in topics or row.pending_id in known]
-    pending_messages.remove(tx.conn, (row.pending_id for row in gone))
+    dropped = [row for row in rows if row.topic_id not in topics or row.pending_id in known]
+    pending_messages.remove(tx.conn, (row.pending_id for row in dropped))
     live = [row for row in rows if row.topic_id in topics and row.pending_id not in known]
     placed = list(_placed(tx, topics, live))
     if placed:

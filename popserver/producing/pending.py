@@ -70,8 +70,10 @@ def store_pending(tx: Transaction, requests: Sequence[StorePending]) -> list[lis
 def _store_in_topic(tx: Transaction, requests: Sequence[StorePending]) -> list[list[SendResult] | PopError]:
     topic = requests[0].topic
     if not topics.is_there(tx.conn, topic.topic_id):
-        gone = TopicNotFound(f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}")
-        return [gone] * len(requests)
+        refusal = TopicNotFound(
+            f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}"
+        )
+        return [refusal] * len(requests)
     batch = [each for request in requests for each in request.messages]
     results = repeats.known(tx, topic, batch)
     new, alike = repeats.firsts([each for each in batch if each.message_id not in results])
