@@ -186,7 +186,7 @@ class Candidate(NamedTuple):
 
     row: MessageRow
     attempt: int
-    group_key: MessageGroupKey | None = None  # the message group that is locked by the grant
+    group_key: MessageGroupKey | None = None  # the message group that is blocked by the grant
     has_delivery: bool = False  # the message was granted before
 
 
@@ -234,9 +234,9 @@ class Portion(NamedTuple):
 class Found(NamedTuple):
     """What a search found, and the open message groups that it read. `left_over`: messages may be left.
 
-    Before the grants are written, `store_left_over` gives a row to the message groups of messages that were not
-    granted. Its arguments are these messages, each with its client, without those whose message group has a row; and
-    the grants. `is_locked_elsewhere` is called if there are no grants: whether another server has locked messages.
+    Before the grants are written, `store_left_over` adds positions for the message groups of messages that were not
+    granted. Its arguments are these messages, each with its client, without those whose message group has a position;
+    and the grants. `is_locked_elsewhere` is called if there are no grants: whether another server has locked messages.
     """
 
     portions: Sequence[Portion]

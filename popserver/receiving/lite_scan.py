@@ -1,7 +1,7 @@
 """The scan of a topic of lite topics: new messages, for the clients that subscribe to their lite topics.
 
-A message is granted at once if a receive of its client is served. Otherwise its lite topic gets a row, which names the
-client that may receive it, or no client. `receiving.scan` scans all other topics.
+A message is granted at once if a receive of its client is served. Otherwise its lite topic gets a position, which names
+the client that may receive it, or no client. `receiving.scan` scans all other topics.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from popserver.receiving import lite
 from popserver.receiving.batch import Candidate, Found, Grant, Portion, Receive, ReceiveBatch, load_again
 from popserver.receiving.lite import EVERY_CLIENT, LiteFound
 
-# One search reads at most so many new messages: each lite topic of a client without a receive costs a row.
+# One search reads at most so many new messages: each lite topic of a client without a receive costs a position.
 _SCANNED_MAX = 2 * WINDOW_OFFSETS
 # A search ends early if it needs at most this part of the messages that the clients want, each client has some, and
 # most of the messages that it reads are of other clients.
@@ -51,7 +51,7 @@ class _NewRow(NamedTuple):
 
 
 # The scan skips messages of an expired lite topic, so they count as consumed.
-_FREE, _HAS_ROW, _IS_HELD, _HAS_EXPIRED = 0, 1, 2, 3
+_FREE, _HAS_POSITION, _IS_HELD, _HAS_EXPIRED = 0, 1, 2, 3
 
 
 @dataclass(slots=True)
@@ -70,13 +70,13 @@ class _Waiting:
 class Fresh(NamedTuple):
     """New messages for each client, and the lite topics whose new messages must wait.
 
-    `with_row`: lite topics that have a row already, and whose messages the scan has passed. `left_over`: messages may
-    be left.
+    `with_position`: lite topics that have a position already, and whose messages the scan has passed. `left_over`:
+    messages may be left.
     """
 
     found: dict[str, list[Candidate]]
     waiting: dict[MessageGroupKey, _Waiting]
-    with_row: set[MessageGroupKey]
+    with_position: set[MessageGroupKey]
     left_over: bool
 
 
@@ -124,15 +124,15 @@ def _read_on(tx: Transaction, batch: ReceiveBatch, clients: dict[str, list[Recei
         left_over = left_over or reached < queue.end_offset
     if moved:
         progress.grow(tx.conn, moved)
-    # A row names one client. Other clients that subscribe to the same lite topic find it with their next receive.
+    # A position names one client. Other clients that subscribe to the same lite topic find it with their next receive.
     overlaps = bool(search.waiting) and any(each.overlaps for several in clients.values() for each in several)
-    return Fresh(search.candidates(tx), search.waiting, search.with_row, left_over or overlaps)
+    return Fresh(search.candidates(tx), search.waiting, search.with_position, left_over or overlaps)
 
 
 def _store_waiting(
     tx: Transaction, batch: ReceiveBatch, fresh: Fresh, left: Iterable[tuple[str, Candidate]], grants: Sequence[Grant]
 ) -> None:
-    """Give a row to the lite topics of messages that were found and not granted."""
+    """Add positions for the lite topics of messages that were found and not granted."""
     locked = {each.found.group_key for each in grants}
     for client_id, each in left:
         if each.group_key is None:
@@ -157,8 +157,8 @@ def _store_waiting(
             for group_key, each in fresh.waiting.items()
         ]
         moving_positions.add_waiting(tx.conn, rows)
-    if fresh.with_row:
-        several = [(group_id, each.queue_id, each.message_group) for each in fresh.with_row]
+    if fresh.with_position:
+        several = [(group_id, each.queue_id, each.message_group) for each in fresh.with_position]
         moving_positions.note_more(tx.conn, several)
 
 
@@ -181,11 +181,11 @@ class _LiteSearch:
         self._rest = _REST * sum(each.batch_size for several in clients.values() for each in several)
         self._without = {each for each in clients if not (passed.open_groups.get(each) or passed.again.get(each))}
         self.waiting: dict[MessageGroupKey, _Waiting] = {}
-        self.with_row: set[MessageGroupKey] = set()
+        self.with_position: set[MessageGroupKey] = set()
 
     @property
     def is_enough(self) -> bool:
-        """Whether to stop reading: for the last few messages, many lite topics of other clients would get a row."""
+        """Whether to stop reading: for the last few messages, many lite topics of other clients would get positions."""
         return self.needed <= 0 or (self.needed <= self._rest and len(self.waiting) > self.needed and not self._without)
 
     def take(self, queue_id: int, rows: Sequence[_NewRow]) -> int:
@@ -195,8 +195,8 @@ class _LiteSearch:
             if row.is_taken == _HAS_EXPIRED:
                 continue
             group_key = MessageGroupKey(topic_id, queue_id, row.message_group)
-            if row.is_taken == _HAS_ROW:
-                self.with_row.add(group_key)
+            if row.is_taken == _HAS_POSITION:
+                self.with_position.add(group_key)
             elif (known := self.waiting.get(group_key)) is not None:
                 known.is_single = False
             elif row.is_taken == _FREE and self._give(group_key, row):
@@ -254,7 +254,7 @@ def _new(dialect: Dialect, client_id: ColumnElement[Any]) -> RowQuery[_NewRow]:
     queue_id = PASSED.c.message_key.op(">>")(KEY_SHIFT)
     key = bindparam("group_id", type_=BigInteger), queue_id, PASSED.c.message_group
     if_exists = case(
-        (any_position_from(dialect, key, literal_column("0")).is_not(None), literal_column(str(_HAS_ROW))),
+        (any_position_from(dialect, key, literal_column("0")).is_not(None), literal_column(str(_HAS_POSITION))),
         (_ANY_DELIVERY.is_not(None), literal_column(str(_IS_HELD))),
         else_=literal_column(str(_FREE)),
     )

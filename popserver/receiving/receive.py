@@ -173,8 +173,8 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
     if found.open_groups:
         granted = {grant.receipt.message_key for grant in grants}
         left_over = message_groups.advance(tx, found.open_groups, batch.group.group_id, granted) or left_over
-        with_row = {open_group.group_key for open_group in found.open_groups if open_group.next_offset is not None}
-        left = [(client_id, each) for client_id, each in left if each.group_key not in with_row]
+        with_position = {open_group.group_key for open_group in found.open_groups if open_group.next_offset is not None}
+        left = [(client_id, each) for client_id, each in left if each.group_key not in with_position]
     found.store_left_over(left, grants)
     write_grants(tx, batch, grants)
     return slots, left_over or (not grants and found.is_locked_elsewhere())

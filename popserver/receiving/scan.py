@@ -2,9 +2,9 @@
 
 A receive locks the progress row before it reads the queue, so two receives never read the same range. A SQL filter has
 judged the messages before, without this lock (`receiving.filter_fetch`). A filter judges a message once, before its
-first grant. The scan skips messages that the filter refuses; they count as consumed. It also skips messages of locked
-message groups, and gives such a message group a row with its first skipped offset. When the message group opens,
-receives continue at this offset (`message_groups`).
+first grant. The scan skips messages that the filter refuses; they count as consumed. It also skips messages of blocked
+message groups, and adds a position at the first skipped offset of each. When the message group opens, receives continue
+at this offset (`message_groups`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from popserver.receiving.batch import Candidate, ReceiveBatch
 
 # A scan with a filter reads at most this many offsets, in all queues together.
 _FIRST_WINDOW = 4 * WINDOW_OFFSETS
-# A scan reads this many accepted messages of a SQL filter for each that it needs: some may be in locked message groups.
+# A scan reads this many accepted messages of a SQL filter for each that it needs: some message groups may be blocked.
 _ACCEPTED_PER_NEEDED = 4
 # If open message groups have messages, the scan reads `_BESIDE_OPEN_GROUPS` offsets for each message that it needs, and
 # at least `_BESIDE_OPEN_GROUPS_MIN`.
@@ -87,7 +87,7 @@ def read_on(
     """Up to `limit` new messages after the group's progress, which moves on. Returns also whether messages may be left.
 
     `beside_open_groups`: open message groups have messages too. Then the scan does not read far, because each message
-    of a locked message group is read twice: the scan skips it, and a later search of its message group reads it again.
+    of a blocked message group is read twice: the scan skips it, and a later search of its message group reads it again.
     """
     found: list[Candidate] = []
     left_over = False
@@ -126,7 +126,7 @@ def read_on(
 def store_left_over(
     tx: Transaction, batch: ReceiveBatch, left: Iterable[tuple[str, Candidate]], _grants: object
 ) -> None:
-    """Give a row to the message groups of messages that were found and not granted: grants of others lock them."""
+    """Add positions for the message groups of messages that were found and not granted: grants of others block them."""
     first: dict[MessageGroupKey, int] = {}
     for _, each in left:
         if each.group_key is not None:
@@ -172,7 +172,7 @@ def _read_on(
         rows, reached = _read_tagged(tx, batch, batch.wanted, parameters)
     if batch.keeps_order and reached - start > len(rows):
         # Before the grants are written: they lock message groups too, whose messages the scan did not skip.
-        tx.conn.execute(_STORE_LOCKED.of(tx.conn), parameters | {"to_key": queue_key + reached})
+        tx.conn.execute(_ADD_BLOCKED.of(tx.conn), parameters | {"to_key": queue_key + reached})
     return rows, reached
 
 
@@ -224,18 +224,18 @@ def _any_delivery(dialect: Dialect, message_group: Any) -> ScalarSelect[int]:
     )
 
 
-def _any_row_behind(dialect: Dialect, message_group: Any) -> ScalarSelect[int]:
+def _any_position(dialect: Dialect, message_group: Any) -> ScalarSelect[int]:
     group_id, queue_id = (bindparam(name, type_=BigInteger) for name in ("group_id", "for_queue"))
     key = group_id, queue_id, message_group
     return any_position_from(dialect, key, _start(dialect, message_group, "start_offset"))
 
 
 def _only_free(dialect: Dialect) -> Narrowing:
-    """Narrow a query to messages without a message group, and to those of groups that are not locked."""
+    """Narrow a query to messages without a message group, and to those whose message group is not blocked."""
 
     def narrow(found: Select[Any]) -> Select[Any]:
         message_group = found.selected_columns.message_group
-        is_free = _any_delivery(dialect, message_group).is_(None), _any_row_behind(dialect, message_group).is_(None)
+        is_free = _any_delivery(dialect, message_group).is_(None), _any_position(dialect, message_group).is_(None)
         return found.where(or_(message_group.is_(None), and_(*is_free)))
 
     return narrow
@@ -263,9 +263,8 @@ _FREE = PerDialect(lambda dialect: _queries(_only_free(dialect)))
 _NEXT = _ALL.every
 
 
-def _store_locked(dialect: Dialect) -> Executable:
-    """Give a row to each message group with held messages that has none. It has the offset of the first skipped
-    message."""
+def _add_blocked(dialect: Dialect) -> Executable:
+    """Add a position at the first skipped message, for each message group with held messages that has none."""
     message_group: Any = PASSED.c.message_group
     skipped = select(
         bindparam("group_id", type_=BigInteger),
@@ -276,9 +275,9 @@ def _store_locked(dialect: Dialect) -> Executable:
     ).where(
         message_group.is_not(None),
         _any_delivery(dialect, message_group).is_not(None),
-        _any_row_behind(dialect, message_group).is_(None),
+        _any_position(dialect, message_group).is_(None),
     )
     return moving_positions.adding(skipped.group_by(message_group))
 
 
-_STORE_LOCKED = PerDialect(_store_locked)
+_ADD_BLOCKED = PerDialect(_add_blocked)
