@@ -100,7 +100,7 @@ class App:
         try:
             if database.is_shared:
                 await starting.check(database.connections, database.name)
-            # In a thread: a commit may wait for a standby without end, and the event loop has to hear signals.
+            # In a thread: a commit may wait for a standby without end, and the event loop must handle signals.
             await asyncio.to_thread(migrate.upgrade if self._upgrades else migrate.check_unchanged, database)
             self.broker = self._make_broker(database)
             await self._start_broker(database)

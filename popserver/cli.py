@@ -33,8 +33,8 @@ _SERVE = (
 )
 
 _SIZE = (
-    "Say what a load needs, and what ends first when it grows. No server is asked: the figures are those of the"
-    " benchmark, whose machine the answer names."
+    "Compute what a load needs, and which limit it reaches first when it grows. No server is needed: the figures are"
+    " those of the benchmark, whose machine the answer names."
 )
 
 
@@ -156,7 +156,7 @@ def _clock(arguments: argparse.Namespace) -> int:
     from popserver.maintenance import clock_reset
     from popserver.model.times import span, utc
 
-    def look(database: Database) -> dict[str, Any]:
+    def report(database: Database) -> dict[str, Any]:
         migrate.check(database)
         with database.connect_writer() as conn:
             system_ms = int(clock_ms(conn) if database.is_shared else wall_ms())
@@ -168,7 +168,7 @@ def _clock(arguments: argparse.Namespace) -> int:
                 facts["server_time_ahead"] = span(0)
         return {"store": database.name, **facts}
 
-    return _with_database(arguments, look, must_exist=True)
+    return _with_database(arguments, report, must_exist=True)
 
 
 def _with_database(arguments: argparse.Namespace, work: Any, *, must_exist: bool = False) -> int:

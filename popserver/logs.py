@@ -58,9 +58,9 @@ class _StandardError:
 
 
 def write(stream: TextIO | None, words: str) -> None:
-    """To a standard stream of the server, which neither waits for the reader nor ends if the words cannot be written.
+    """Write to a standard stream of the server. Never waits for its reader, and never raises `OSError`.
 
-    What does not fit into a pipe that is full is lost.
+    Text that does not fit into a full pipe is lost.
     """
     with suppress(OSError, ValueError):
         if stream is None:

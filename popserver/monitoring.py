@@ -51,7 +51,7 @@ class Monitoring:
     def open_web(self, given: GivenSockets) -> WebServer | None:
         """The HTTP port, which does not answer yet; None if there is none.
 
-        A server that was not told where its HTTP port is starts without it if another program has the usual one.
+        If another program has the default port, the server starts without HTTP, unless --http was given.
         """
         config = self._config
         if config.http == OFF:
@@ -88,7 +88,8 @@ class Monitoring:
                 "anybody can use the console",
                 hosts=config.allow_host,
                 reason="--allow-host lets others reach it, such as by a proxy, and the server has no users; let users"
-                " sign (--auth), let the proxy ask who comes, or give --insecure if only trusted people reach it",
+                " sign (--auth), let the proxy authenticate callers, or give --insecure if only trusted people reach"
+                " it",
             )
         names, asks = frozenset(config.allow_host), config.tls_client_ca is not None
         context = MountContext(reached, config.tls, config.auth, __version__, names, asks, self.own_client)

@@ -1,6 +1,6 @@
 """Administration of users without a server: the same commands, directly on the database.
 
-This is for creating the first admin, and for replacing the last admin's lost secret. It takes the place of the client's
+This is for creating the first admin, and for replacing the last admin's lost secret. It replaces the client's
 transport: it gets requests of popmq.v1.Admin and returns their answers with a status.
 """
 
@@ -26,7 +26,7 @@ Answer = Callable[..., Awaitable[Any]]
 
 
 class Offline:
-    """Takes the place of the client's transport. Refuses a SQLite file that a running server uses."""
+    """Replaces the client's transport. Refuses a SQLite file that a running server uses."""
 
     reached = True
 

@@ -52,7 +52,7 @@ class KnownClient(Protocol):
 
 
 class ClientRegistry(Protocol):
-    """Who is connected. A call is a sign of life of its client."""
+    """The connected clients. Each call shows that its client is alive."""
 
     @property
     def present(self) -> Mapping[str, KnownClient]:

@@ -307,7 +307,7 @@ def _held(hold: HoldFacts, group: Group, when: When) -> str:
 
 
 def _is_suspended(hold: HoldFacts) -> bool:
-    """Its first attempt did not count. A later one looks like a failure."""
+    """Its first attempt did not count. After later attempts a suspension cannot be told from a failure."""
     return not hold.row.attempt and hold.state in (State.INFLIGHT, State.WAITING_RETRY)
 
 

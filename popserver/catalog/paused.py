@@ -83,7 +83,7 @@ class PausedGroups:
             )
         end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         waiting.add(end)
-        alarm = self._clock.call_when_patience_ends(until_ms, lambda: _end_waits([end], resumed=False))
+        alarm = self._clock.call_at_deadline(until_ms, lambda: _end_waits([end], resumed=False))
         try:
             return await end
         finally:

@@ -71,7 +71,7 @@ class Series(NamedTuple):
 
 
 class Unusable(StrEnum):
-    """Why a point cannot be used. It may also lack room, and budgets count that."""
+    """Why a point cannot be used. Points that exceed a budget are counted by the budget."""
 
     UNKNOWN = "unknown"  # its topic or its group does not exist
     FORBIDDEN = "forbidden"  # the caller has no right on its topic or its group
@@ -152,7 +152,7 @@ class ClientMeters:
         if reason := _fault(sent):
             return self.leave_out(Unusable.WRONG, reason)
         key = _Key(holder, sent.client_id, sent.series)
-        if refusal := self._make_room(key):
+        if refusal := self._reserve(key):
             return refusal
         last, exported, now_ms = self._last[key], self._exported[sent.series], self._clock.now_ms()
         if isinstance(sent, ClientGauge):
@@ -213,8 +213,8 @@ class ClientMeters:
                 families.add(series.metric, cached[series], *_labels(series))
         return left_out
 
-    def _make_room(self, key: _Key) -> str:
-        """Take what the numbers need of both budgets. Returns the refusal; empty if there is room."""
+    def _reserve(self, key: _Key) -> str:
+        """Reserve in both budgets what the numbers need. Returns the refusal; empty if they fit."""
         if key in self._last:
             return ""
         if not self._kept_shares.take(key.holder):

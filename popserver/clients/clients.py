@@ -82,7 +82,7 @@ class Clients:
         self._group_members = group_members
         self._leave_lite = leave_lite
         self._by_id: dict[str, Client] = {}
-        # Neither gone nor without its stream: if something is heard of such a client, only `last_seen_ms` changes.
+        # Clients that are not gone and have not lost their stream: a request of one changes only `last_seen_ms`.
         self.present: dict[str, Client] = {}
         self.consumers = Consumers()
 
@@ -120,7 +120,7 @@ class Clients:
             return
         client.is_push = True
         if self._background.has(client_id):
-            # Its goodbye is not stored yet, and would end what the client gets until then.
+            # Its goodbye is not stored yet. Storing it would end the holds that the client gets until then.
             self._submit(self._extend, client_id)
         elif self._attach is not None:
             self._submit(self._attach, client_id)

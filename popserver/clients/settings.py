@@ -65,7 +65,7 @@ _LITE = frozenset({pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
 
 
 def capabilities(*, has_idempotency_keys: bool) -> str:
-    """What this server can do that RocketMQ's cannot, for our own clients."""
+    """Features that RocketMQ's server does not have, for our own clients."""
     # Arrow is an optional dependency: without it there is no bulk transfer (`bulk.rpc`).
     bulk = ["bulk"] if find_spec("pyarrow") is not None else []
     return ",".join([*CAPABILITIES, *bulk, *(["idempotency"] if has_idempotency_keys else [])])

@@ -1,7 +1,7 @@
-"""What a waiting call waits for may end: its topic or its group is deleted, or changed, or its user may do less.
+"""Calls that wait while their topic or group is changed or deleted, or their user loses rights.
 
-Such a call is answered at once, without messages, on every server. Its client asks again, and gets what holds now: a
-topic that was made again, or the status that says what is gone.
+Such a call is answered at once, without messages, on every server. Its client repeats it, and gets messages of a topic
+that was created again, or the status that says what does not exist.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from popserver.engine.wakeups import PollKey
 from popserver.model.names import Resource
 
-REMEMBERED_MAX = 10_000  # changed topics and groups; beyond that each counts as changed
+REMEMBERED_MAX = 10_000  # changed topics and groups; beyond that all count as changed
 
 _Name = tuple[str, Resource]  # the kind is a word of `database.notifications`
 
@@ -33,12 +33,12 @@ class Waits:
         self._end.append(callback)
 
     def has_changed(self, since: int, *names: _Name) -> bool:
-        """Whether one of them has changed since `changes` was that number."""
+        """Whether one of these names has changed since `changes` had the value `since`."""
         return self._all_changed > since or any(self._changed.get(each, 0) > since for each in names)
 
     @contextmanager
     def at(self, key: PollKey, *names: _Name) -> Iterator[None]:
-        """A call waits inside, and depends on these names."""
+        """While a call waits in this context, it depends on these names."""
         for each in names:
             self._waiting.setdefault(each, Counter())[key] += 1
         try:
@@ -62,7 +62,7 @@ class Waits:
         self._end_waits(self._waiting.get((kind, name), ()))
 
     def change_all(self) -> None:
-        """Users or policies were changed: each call has to be checked again."""
+        """Users or policies were changed: the rights of each call must be checked again."""
         self.changes += 1
         self._all_changed = self.changes
         self._end_waits({key for waiting in self._waiting.values() for key in waiting})

@@ -1,1 +1,1 @@
-"""Transactions, the writer, readers, the clock and timers. This room knows no feature."""
+"""Transactions, the writer, readers, the clock and timers. No module here depends on a feature."""

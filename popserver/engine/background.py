@@ -1,7 +1,7 @@
 """Work that must be done although no caller waits for it.
 
-Work with the same name is done in the order in which it was given. If the store refuses it, it is repeated every second
-until it succeeds.
+Tasks with the same name run in the order in which they were submitted. A task that raises a `PopError` is repeated
+every second until it succeeds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = structlog.get_logger("popserver.errands")
 
 
 class BackgroundTasks:
-    """Work that this server must do for clients that do not wait for it."""
+    """The background tasks of this server."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,23 +34,23 @@ class BackgroundTasks:
         self._closed = False
 
     def submit(self, name: Hashable, task: Task) -> None:
-        """Do it in the background, after earlier work with the same name."""
+        """Run the task in the background, after earlier tasks with the same name."""
         waiting = self._waiting.setdefault(name, deque())
         waiting.append(task)
         if len(waiting) == 1:
             self._start(name)
 
     def has(self, name: Hashable) -> bool:
-        """Whether work with this name is not done yet."""
+        """Whether a task with this name has not succeeded yet."""
         return name in self._waiting
 
     async def idle(self) -> None:
-        """Return when all work is done or waits for its next try."""
+        """Return when no task runs: each has succeeded, or waits to be repeated."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def close(self) -> None:
-        """Finish running work, and do not repeat failed work: the next start of the server does it."""
+        """Wait for running tasks. Failed ones are not repeated: the next start of the server does their work."""
         self._closed = True
         for alarm in self._alarms.values():
             alarm.cancel()

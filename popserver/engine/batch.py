@@ -2,7 +2,7 @@
 
 A commit costs a disk flush and several thread switches, for one request as for many. Callers that were answered
 together usually call again together. So after a batch of several requests the next batch waits for as long as the event
-loop needs to receive that many requests again. After a batch of one request nothing waits.
+loop needs to receive that many requests again. After a batch of one request the next batch starts at once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from popserver.model.errors import PopError
 
 # The loop needs about 0.2 ms to receive and answer a call. Twice that, so that a batch can grow to all active callers.
 PER_REQUEST_S = 0.000_4
-PATIENCE_S_MAX = 0.008
-# So many frames of streamed answers cost the loop as much as a call.
+DELAY_S_MAX = 0.008
+# The event loop needs as long for so many frames of streamed answers as for a call.
 FRAMES_PER_CALL = 8
-# With this many requests the commit itself costs little compared with the requests.
+# A batch of this many requests does not wait for more: its commit costs little compared with the requests.
 ENOUGH = 48
 
 
@@ -53,24 +53,24 @@ class BatchResult:
     due: dict[str, int] = field(default_factory=dict)
 
     def fail(self, batch: Sequence[BatchEntry], error: PopError) -> None:
-        """Refuse all of its requests."""
+        """Refuse all requests of the batch."""
         self.outcomes += [BatchOutcome(entry, error) for entry in batch]
 
 
 class BatchDelay:
-    """Remembers the previous batch. `now_s` is the time of a monotonic clock."""
+    """How long the next batch waits for requests, by the previous one. `now_s` is the time of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._leaves_at_s = float("-inf")
+        self._starts_at_s = float("-inf")
         self.gathers = False  # whether the previous batch had several requests; if not, the next one starts at once
 
     def wait_s(self, waiting: int, now_s: float) -> float:
         """How many seconds a batch of `waiting` requests should wait for more; 0 to start at once."""
-        return 0.0 if waiting >= ENOUGH else max(0.0, self._leaves_at_s - now_s)
+        return 0.0 if waiting >= ENOUGH else max(0.0, self._starts_at_s - now_s)
 
-    def left(self, count: int, now_s: float, *, frames: int = 0) -> None:
+    def started(self, count: int, now_s: float, *, frames: int = 0) -> None:
         """A batch of `count` requests started; its streamed answers have up to `frames` frames."""
         self.gathers = count > 1
         calls = count + frames / FRAMES_PER_CALL
-        patience_s = min(calls * PER_REQUEST_S, PATIENCE_S_MAX) if self.gathers else 0.0
-        self._leaves_at_s = now_s + patience_s
+        delay_s = min(calls * PER_REQUEST_S, DELAY_S_MAX) if self.gathers else 0.0
+        self._starts_at_s = now_s + delay_s

@@ -65,8 +65,8 @@ class Clock(Protocol):
     def ahead_ms(self) -> int:
         """How far the server's time is ahead of the system clock; negative if it is behind."""
 
-    def patience_ends_ms(self, patience_ms: int) -> int:
-        """The server's time after `patience_ms` of real time."""
+    def deadline_ms(self, timeout_ms: int) -> int:
+        """The server's time after `timeout_ms` of real time."""
 
     def start_at_least(self, stored_ms: int) -> None:
         """Start no earlier than the latest stored time."""
@@ -79,7 +79,7 @@ class Clock(Protocol):
     def call_on(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         """Like `call_at` with the time of day. After a step of the system clock the callback may come late."""
 
-    def call_when_patience_ends(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
+    def call_at_deadline(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         """Like `call_at` for the deadline of a waiting client, which runs in real time also in tests."""
 
 
@@ -188,9 +188,9 @@ class SystemClock:
     def ahead_ms(self) -> int:
         return self.now_ms() - self.system_ms()
 
-    def patience_ends_ms(self, patience_ms: int) -> int:
+    def deadline_ms(self, timeout_ms: int) -> int:
         with self._lock:
-            return int(self._course.at_ms(self._elapsed() + patience_ms / 1_000))
+            return int(self._course.at_ms(self._elapsed() + timeout_ms / 1_000))
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         return _SystemAlarm(lambda: at_ms - self._exact_ms(), callback)
@@ -198,7 +198,7 @@ class SystemClock:
     def call_on(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         return _SystemAlarm(lambda: at_ms - self._exact_calendar_ms(), callback)
 
-    call_when_patience_ends = call_at
+    call_at_deadline = call_at
 
     def _exact_ms(self) -> float:
         """The server's time, with the part of a millisecond that `now_ms` leaves out."""
@@ -300,8 +300,8 @@ class ManualClock:
     def ahead_ms(self) -> int:
         return 0
 
-    def patience_ends_ms(self, patience_ms: int) -> int:
-        return self._now_ms + patience_ms
+    def deadline_ms(self, timeout_ms: int) -> int:
+        return self._now_ms + timeout_ms
 
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         alarm = _ManualAlarm(callback)
@@ -310,7 +310,7 @@ class ManualClock:
 
     call_on = call_at
 
-    def call_when_patience_ends(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
+    def call_at_deadline(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         # Called at the earlier of both: a client's deadline ends in real time although this clock stands still.
         alarm = _ManualAlarm(callback)
         heapq.heappush(self._alarms, (at_ms, next(self._order), alarm))

@@ -1,7 +1,7 @@
 """What a server counts while it works: numbers of messages, bytes, and how long things took.
 
-The event loop counts, except for commits, which the writer's thread counts. Counting is part of the paths of messages,
-so it calls nothing: who counts adds to the numbers, as in
+The event loop counts; only commits are counted by the writer's thread. Each message is counted, so the caller adds to
+the numbers itself instead of calling a function:
 
     histogram.counts[bisect_left(histogram.limits, value)] += 1
     histogram.total += value
@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from popserver.model.topic import MessageType
 
-# Topics, or pairs of a group and a topic, that are counted one by one. Those beyond are counted together.
+# So many topics, or pairs of a group and a topic, have counts of their own. All others share one count.
 COUNTED_MAX = 50_000
 KIB, MIB = 1024, 1024 * 1024
 
@@ -29,7 +29,7 @@ CREATE_MS = (10, 100, 1_000, 3_000, 5_000)
 DECISION_S = (5, 60, 600, 3_600, 43_200, 86_400)
 DELAY_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
 SIZE_BYTES = (KIB, 4 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB)
-# Ours.
+# Limits of PopMQ's own histograms.
 TRANSACTION_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 TRANSACTION_REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 DELIVERY_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000)
@@ -52,7 +52,7 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Count a value, where a call more does not matter."""
+        """Count a value. For code that does not run for each message."""
         self.counts[bisect_left(self.limits, value)] += 1
         self.total += value
 
@@ -75,7 +75,7 @@ class Delivered:
 
     delays: Histogram = field(
         default_factory=partial(Histogram, DELIVERY_MS)
-    )  # of first attempts, in ms, from storing on
+    )  # from storing to the first attempt, in ms
     bytes: int = 0  # of their bodies
     held: int = 0  # first attempts of bulk receives and pulls, whose delays are not known
     retries: int = 0
@@ -89,7 +89,7 @@ class Delivered:
 class Ended:
     """The decisions about half messages of a topic. Repeated decisions do not count."""
 
-    ages: Histogram = field(default_factory=partial(Histogram, DECISION_S))  # of committed ones, in s, from storing on
+    ages: Histogram = field(default_factory=partial(Histogram, DECISION_S))  # from storing to commit, in s
     rollbacks: int = 0
 
 
@@ -97,8 +97,8 @@ class Ended:
 class Timed:
     """Delayed messages of a topic. One of a user's transaction counts when it enters its queue."""
 
-    delays: Histogram = field(default_factory=partial(Histogram, DELAY_S))  # in s, from storing on
-    entered: int = 0  # their queues, when they were due
+    delays: Histogram = field(default_factory=partial(Histogram, DELAY_S))  # from storing to the delivery time, in s
+    entered: int = 0  # messages that entered their queues when they were due
 
 
 class Created(Enum):

@@ -28,7 +28,7 @@ class Reader:
         self._database = database
         self._writer = writer
         self._pool = ThreadPoolExecutor(READERS_MAX, thread_name_prefix="popmq-reader")
-        self._given: set[Future[Any]] = set()  # to the pool, and not done yet
+        self._given: set[Future[Any]] = set()  # queries that the pool has not ended yet
 
     @property
     def waiting(self) -> int:
@@ -40,11 +40,11 @@ class Reader:
         return await self._read_in_pool(query, by_index=False)
 
     async def look_up(self, query: Callable[[Connection], T]) -> T:
-        """The same for a query that only finds few rows by an index, so that Postgres does not read whole tables."""
+        """The same for a query that finds few rows by an index. Postgres is kept from reading whole tables."""
         return await self._read_in_pool(query, by_index=True)
 
     async def read_then(self, query: Callable[[Connection], T], then: Callable[[T], R]) -> R:
-        """The result of `then`, called with the result of `query`. It may be slow: it never runs in the writer."""
+        """The result of `then`, called with the result of `query`. `then` may be slow: it never runs in the writer."""
         if self._database.is_memory:
             found = await self.read(query)
             return await self._run(lambda: then(found))

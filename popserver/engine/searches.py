@@ -1,10 +1,12 @@
-"""Lower time bounds for index scans, from what the searches of this server have seen.
+"""Lower time bounds for index scans, from the results of this server's previous searches.
 
-The index of what becomes due, or READY again, is in the order of time. On Postgres a user's open transaction keeps the
-entries of everything that was there since it began, and each search would read them from the first one on. So a search
-begins at the first row that the last one saw, or some time before that search: whatever is stored later is due later.
+The indexes of due rows and of READY rows are in the order of time. While a user's transaction is open on Postgres, an
+index keeps the entries of all rows that have changed since it began, and each search would read these entries. So a
+search begins at the first row that the previous search found, or shortly before the time of that search: rows that are
+stored later have later times.
 
-Now and then one search looks back two minutes, or scans everything, so a mistake is no more than a delay.
+Sometimes a search begins two minutes earlier (a lookback), or scans everything. So a row that the bound has left out is
+only late.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from popserver.engine import meters
 
 Search = TypeVar("Search", bound=Hashable)
 
-# Lookbacks are rare, unless the last one found something. The cost of a full scan grows with the age of the transaction
-# beside it, so full scans take a three-thousandth of the time; the others look back as far as a mistake is probable.
+# Lookbacks are rare, unless the last one found a row. The cost of a full scan grows with the age of the user's
+# transaction, so the pause after a full scan is `PAUSE_FACTOR` times its duration.
 LOOKBACK_MS = 120_000
 INTERVAL_MS_MIN = 1_000  # until the next lookback
 INTERVAL_MS_MAX = 16_000
-PAUSE_FACTOR = 3_000  # times what the last full scan took
+PAUSE_FACTOR = 3_000  # times the duration of the last full scan
 PAUSE_MS_MAX = 300_000
-SEARCHES_MAX = 10_000  # beyond that all are forgotten
+SEARCHES_MAX = 10_000  # beyond that the bounds of all searches are dropped
 
 
 class _Seen(NamedTuple):
@@ -42,16 +44,17 @@ class _Lookback(NamedTuple):
 
 
 class SearchedFrom(Generic[Search]):
-    """What the writer remembers of one kind of searches (`Transaction.remembered`).
+    """The lower bounds of one kind of searches, which the writer remembers (`Transaction.remembered`).
 
-    `slack_ms`: for transactions of other servers, which take less, and whose clocks are nearly the same.
+    `slack_ms`: a row of another server may be stored with a time that is so long ago. Transactions take less than that,
+    and clocks of servers differ by less.
     """
 
     slack_ms: ClassVar[int]
 
     def __init__(self) -> None:
         self._seen: dict[Search, _Seen] = {}
-        self._lookbacks: dict[Search, _Lookback] = {}  # those that are not done
+        self._lookbacks: dict[Search, _Lookback] = {}  # of searches that have not ended
 
     def of(self, search: Search, now_ms: int) -> int:
         """The lower time bound of a search; 0: it scans everything."""
@@ -63,8 +66,8 @@ class SearchedFrom(Generic[Search]):
         return min(seen.from_ms, now_ms - LOOKBACK_MS) if seen is not None and is_known else 0
 
     def saw(self, search: Search, first_ms: int | None, now_ms: int) -> Callable[[], None]:
-        """The search, which has just ended, saw this first row; None: there is none. Returns what to call after the
-        COMMIT."""
+        """The first row that a search found has the time `first_ms`; None: it found none. Returns the function that
+        remembers this, to call after the COMMIT."""
         lookback = self._lookbacks.pop(search, None)
         took_ms = 0 if lookback is None else round(1_000 * (meters.now_s() - lookback.began_s))
         latest_ms = now_ms - self.slack_ms
@@ -75,11 +78,11 @@ class SearchedFrom(Generic[Search]):
 
     def _remember(self, search: Search, found_ms: int, now_ms: int) -> None:
         before = self._seen.get(search)
-        if before is not None:  # else it was forgotten meanwhile
+        if before is not None:  # else `_seen` was cleared meanwhile
             self._seen[search] = before._replace(from_ms=found_ms, at_ms=now_ms)
 
     def _remember_lookback(self, search: Search, found_ms: int, now_ms: int, took_ms: int | None) -> None:
-        """`took_ms`: of a full scan; None: it was a lookback."""
+        """`took_ms`: the duration of a full scan; None after a lookback."""
         before = self._seen.get(search)
         lookback_interval_ms = INTERVAL_MS_MIN
         if before is not None and found_ms >= before.from_ms:
@@ -89,7 +92,7 @@ class SearchedFrom(Generic[Search]):
         elif before is not None:
             last_full_scan_ms, pause_ms = before.last_full_scan_ms, before.pause_ms
         else:
-            return  # it was forgotten meanwhile
+            return  # `_seen` was cleared meanwhile
         if len(self._seen) >= SEARCHES_MAX:
             self._seen.clear()
         self._seen[search] = _Seen(found_ms, now_ms, now_ms, lookback_interval_ms, last_full_scan_ms, pause_ms)

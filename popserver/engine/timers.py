@@ -13,7 +13,7 @@ from popserver.engine.clock import Alarm, Calendar, Clock
 
 
 class DueTimer:
-    """Calls `work` whenever something is due."""
+    """Calls `work` at each due time."""
 
     def __init__(self, clock: Clock | Calendar, work: Callable[[], Awaitable[int | None]]) -> None:
         self._clock = clock
@@ -26,20 +26,20 @@ class DueTimer:
         self._closed = False
 
     def expect(self, due_ms: int | None) -> None:
-        """Something is due at `due_ms`. Only the earliest due time counts; None changes nothing."""
+        """Set the timer to `due_ms` if that is earlier than its due time. None changes nothing."""
         if due_ms is None or self._closed or (self.due_ms is not None and self.due_ms <= due_ms):
             return
         self.due_ms = due_ms
         self._set_alarm()
 
     def check_due(self) -> None:
-        """Run `work` now: something may be due that was not announced, or the clock was set and the alarm is late."""
+        """Run `work` now: a due time may not have been announced, or the clock was set and the alarm is late."""
         if not self._closed:
             self.due_ms = self._clock.now_ms()
             self._set_alarm()
 
     async def idle(self) -> None:
-        """Return when everything that is due now is done."""
+        """Return when the work of all due times up to now is done."""
         await self._idle.wait()
 
     async def close(self) -> None:

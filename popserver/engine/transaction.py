@@ -101,8 +101,8 @@ class Phase(IntEnum):
     READ = auto()
 
 
-# Requests of these phases search for something to do. If they change nothing, their answer promises nothing. Any other
-# request that changes nothing promises that an earlier transaction has done it already.
+# Requests of these phases search for work. If they change nothing, their answer confirms nothing. If any other request
+# changes nothing, its answer confirms that an earlier transaction has made the change.
 POLLING_PHASES = frozenset(
     {
         Phase.CLAIM_CHECKS, Phase.ENQUEUE_DUE, Phase.RECEIVE, Phase.END_DUE, Phase.EXPIRE_LITE, Phase.RETAIN,
@@ -141,7 +141,7 @@ class Request(Generic[S_co]):
     phase: ClassVar[Phase]
     operation: ClassVar[Callable[..., Sequence[object]]]  # set by `carries_out`
     sort_key: ClassVar[tuple[Phase, str]]  # sorts the operations of a transaction: phase, then name
-    names_locks: ClassVar[bool]  # whether it has locks at all
+    names_locks: ClassVar[bool]  # whether its requests name locks
 
     def locks(self) -> Iterable[Locks]:
         """The locks that the transaction must take before its first operation."""
@@ -225,9 +225,9 @@ class Transaction:
     conn: Connection
     now_ms: int
     calendar_ms: int  # the time of day, for times from clients
-    aged_ms: int  # the time for judging age (`engine.clock`)
+    aged_ms: int  # the time by which old data is removed (`engine.clock`)
     careful: bool = False
-    has_other_writers: bool = True  # so rows may be locked: further servers, or the transactions of users
+    has_other_writers: bool = True  # other servers, or users' transactions, may lock rows
     # The ids of topics with messages to deliver: after the commit, their polls are woken.
     ready_topics: set[int] = field(default_factory=set)
     # Lite topics with messages to deliver, by the id of their topic, which need not be in `ready_topics` too.
@@ -236,8 +236,8 @@ class Transaction:
     finishers: dict[type[Finisher], Finisher] = field(default_factory=dict)
     invalidations: set[Invalidation] = field(default_factory=set)
     signals: set[str] = field(default_factory=set)
-    # What operations remember of committed transactions, by its type. The writer forgets it with its connection: a
-    # database that has replaced another one may lack transactions.
+    # Values that operations keep from one committed transaction to the next, by their type. They are dropped with the
+    # writer's connection: after a failover the new database may lack transactions.
     memory: dict[type[Any], Any] = field(default_factory=dict)
     after_commit: list[Callable[[], None]] = field(default_factory=list)  # called in the writer's thread
     # How many bytes of bodies operations may still read: they stay in memory until they are answered.
@@ -256,14 +256,14 @@ class Transaction:
         return cast("F", found)
 
     def remembered(self, kind: type[S]) -> S:
-        """The object of that type in the memory; the first call makes it."""
+        """The object of that type in `memory`; the first call makes it."""
         found = self.memory.get(kind)
         if found is None:
             found = self.memory[kind] = kind()
         return cast("S", found)
 
     def search_from(self, kind: type[SearchedFrom[Search]], search: Search, now_ms: int) -> int:
-        """The lower time bound of a search; 0 on SQLite, whose indexes have no entries of the past."""
+        """The lower time bound of a search; 0 on SQLite, whose indexes have no entries of changed rows."""
         return self.remembered(kind).of(search, now_ms) if self.has_other_writers else 0
 
     def finish(self, last: FinishOrder = FinishOrder.KEYED_MESSAGES) -> None:
@@ -280,7 +280,7 @@ class Transaction:
         self.ready_lite.setdefault(topic_id, set()).update(lite_topics)
 
     def invalidate(self, what: Invalidation) -> None:
-        """After the commit, make all servers drop what they remember about this topic or group."""
+        """After the commit, make all servers drop their cached values of this topic or group."""
         self.invalidations.add(what)
 
     def signal(self, kind: str) -> None:

@@ -43,7 +43,7 @@ class Undelivered:
         while not self.has_capacity:
             waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             self._waiting.add(waiting)
-            alarm = self._clock.call_when_patience_ends(until_ms, partial(_end, waiting, has_capacity=False))
+            alarm = self._clock.call_at_deadline(until_ms, partial(_end, waiting, has_capacity=False))
             try:
                 if not await waiting:
                     self._budget.refused += 1

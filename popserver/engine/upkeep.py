@@ -1,4 +1,4 @@
-"""For the upkeep of tables: remove the rows of deleted things, and turn times back."""
+"""Statements for many tables: remove the rows of deleted topics and groups, and make times earlier."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def remove_step(conn: Connection, key: Column[Any], *conditions: ColumnElement[b
 def sooner(column: Column[Any], *only: ColumnElement[bool], ready: ColumnElement[bool] | None = None) -> Update:
     """A statement that makes times after `:now_ms` earlier by `:by_ms`, but not earlier than now.
 
-    `ready`: rows whose time is over anyway; theirs becomes now.
+    `ready`: rows whose time becomes now in any case.
     """
     now_ms = bindparam("now_ms", type_=column.type)
     moved = column - bindparam("by_ms")

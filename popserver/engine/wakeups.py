@@ -118,7 +118,7 @@ class Wakeups:
         self._count += 1
         if self._beat is None:
             self._beat = self._clock.call_at(self._clock.now_ms() + BEAT_MS, self._wake_on_beat)
-        alarm = self._clock.call_when_patience_ends(until_ms, lambda: _time_out(poll))
+        alarm = self._clock.call_at_deadline(until_ms, lambda: _time_out(poll))
         try:
             return await poll
         except asyncio.CancelledError:

@@ -45,7 +45,7 @@ from popserver.model.errors import CommitUnknown, Internal, PopError
 
 BATCH_REQUESTS_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024
-BATCH_ANSWERS_MAX = 4_096  # messages; small ones are read before their size is counted
+BATCH_ANSWERS_MAX = 4_096  # messages; bodies of small ones are read before their sizes are counted
 TRIES = 3  # of a batch that the database rolls back in favour of another transaction
 
 S = TypeVar("S")
@@ -61,11 +61,11 @@ class Writer:
         database: Database,
         clock: Clock,
         backlog: Budget,
-        answer_room: Callable[[], int],
+        answer_capacity: Callable[[], int],
     ) -> None:
         """`backlog` counts the bytes of requests that are not answered yet.
 
-        `answer_room` returns how many bytes of bodies a transaction may read.
+        `answer_capacity` returns how many bytes of bodies a transaction may read.
         """
         self._database = database
         self._begin = database.begin_statement
@@ -75,7 +75,7 @@ class Writer:
         # Returns the notification of a transaction to other servers; called in the writer's thread. None: one server.
         self.announcement: Callable[[Transaction], str] | None = None
         self._backlog = backlog
-        self._answer_room = answer_room
+        self._answer_capacity = answer_capacity
         self.meters = Meters()
         self._batch_bytes = 0  # the part of the backlog that is being stored
         self.batch_began_s: float | None = None  # in the event loop's time; None while no batch runs
@@ -159,7 +159,7 @@ class Writer:
             batch = self._take()
         self._batch_bytes = sum(entry.size for entry in batch)
         if len(batch) > 1 or self._delay.gathers:
-            self._delay.left(len(batch), self._loop.time(), frames=sum(entry.frames for entry in batch))
+            self._delay.started(len(batch), self._loop.time(), frames=sum(entry.frames for entry in batch))
         self.batch_began_s = self._loop.time()
         requests = self.meters.requests
         requests.counts[bisect_left(requests.limits, len(batch))] += 1
@@ -257,7 +257,7 @@ class Writer:
             return
         tx = Transaction(conn, *self._clock.times(), careful, self._has_other_writers, memory=self._memory)
         if any(entry.answers for entry in batch):
-            tx.answer_bytes = self._answer_room()
+            tx.answer_bytes = self._answer_capacity()
         try:
             outcomes = _execute(tx, batch)
         except Exception as error:  # noqa: BLE001
@@ -269,7 +269,7 @@ class Writer:
     def _run_again(
         self, batch: Sequence[BatchEntry], result: BatchResult, error: Exception, *, careful: bool, tries: int
     ) -> None:
-        """After a failed transaction."""
+        """Run the batch again, whole or in halves, or refuse it: depending on the error of its transaction."""
         if isinstance(error, RepeatedId) or (isinstance(error, IntegrityError) and not careful):
             # A repeated message id, or probably one: the careful run searches for the ids before it inserts.
             self._run(batch, result, careful=True)

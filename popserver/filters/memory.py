@@ -18,7 +18,7 @@ class Filters:
 
     @contextmanager
     def held(self, wanted: Filter) -> Iterator[None]:
-        """Count the filter during the context. Raises `TooManyRequests` if there is no room for it."""
+        """Count the filter during the context. Raises `TooManyRequests` if it does not fit into the budget."""
         if wanted.wants_all:
             yield
             return

@@ -112,7 +112,7 @@ class Role(NamedTuple):
 
     group: Resource
     kind: ClientKind
-    subscription: Subscription  # for people to read: it has not all topics
+    subscription: Subscription  # for people to read; it may lack topics
     # The filters of all topics, and when they were set (epoch ms); 0 if unknown.
     filters: Mapping[Resource, Filter] = MappingProxyType({})
     subscription_version: int = 0

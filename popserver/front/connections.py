@@ -1,4 +1,4 @@
-"""How many connections a server has, and which one makes room for another."""
+"""How many connections a server has, and which one is closed for a new one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class ConnectionLimits(NamedTuple):
     silent_max: int = 1_000  # connections without a first byte; beyond that the oldest is closed
     connections_max: int = 5_000
     connections_per_address: int = 0  # 0: half of `connections_max`
-    # Callers must sign. Then connections without a signed call get half of `connections_max`; the oldest makes room.
+    # Callers must sign. Then connections without a signed call get half of `connections_max`; beyond
+    # that the oldest is closed.
     must_sign: bool = False
     purpose: str = ""  # of a port that is not for clients; the names of its budgets begin with it
 
@@ -57,9 +58,9 @@ class Connections:
         self._silent: dict[Connected, None] = {}  # the oldest first
         self._unsigned: dict[str, dict[Connected, None]] = {}  # by address, the oldest first
         self._all_unsigned: dict[Connected, None] = {}  # the oldest first
-        self._said_full_at_s: dict[Budget, float] = {}
-        self._all_gone = asyncio.Event()
-        self._all_gone.set()
+        self._logged_full_at_s: dict[Budget, float] = {}
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
 
     @property
     def budgets(self) -> list[Budget]:
@@ -71,14 +72,14 @@ class Connections:
         return iter(list(self._clients))
 
     def arrived(self, client: Connected) -> bool:
-        """Count a new connection. False if there is no room for it."""
+        """Count a new connection. False if a limit is reached."""
         if self.limits.must_sign:
-            self._make_room(client.host)
+            self._close_for_new(client.host)
         if not self._shares.take(client.host):
             self._log_full(self.of_one_address if self._shares.has_all(client.host) else self.connections, client.host)
             return False
         self._clients.add(client)
-        self._all_gone.clear()
+        self._all_closed.clear()
         if self.limits.must_sign:
             self.unsigned.take()
             self._all_unsigned[client] = None
@@ -93,7 +94,7 @@ class Connections:
         self._silent.pop(client, None)
 
     def signed(self, client: Connected) -> None:
-        """A call of this connection was signed: from now on the connection is not closed to make room."""
+        """A call of this connection was signed: from now on the connection is not closed for a new one."""
         if client in self._all_unsigned:
             del self._all_unsigned[client]
             self.unsigned.give_back()
@@ -110,19 +111,19 @@ class Connections:
         self._shares.give_back(client.host)
         self._clients.remove(client)
         if not self._clients:
-            self._all_gone.set()
+            self._all_closed.set()
 
     def end_silent(self) -> None:
         """Close all connections without a first byte."""
         for client in list(self._silent):
             client.turn_away("the server is stopping")
 
-    async def all_gone(self) -> None:
+    async def all_closed(self) -> None:
         """Wait until there is no connection."""
-        await self._all_gone.wait()
+        await self._all_closed.wait()
 
-    def _make_room(self, host: str) -> None:
-        """Close the oldest connection without a signed call, if a new one from `host` needs its place."""
+    def _close_for_new(self, host: str) -> None:
+        """Close the oldest connection without a signed call, if a limit is reached for a new one from `host`."""
         if self._shares.has_all(host):
             # The address has its whole share, so only a connection of this address may be closed.
             if host in self._unsigned:
@@ -136,17 +137,17 @@ class Connections:
         short.refused += 1
         oldest = next(iter(there))
         self._log_full(short, oldest.host)
-        oldest.turn_away("it never signed a call, and a new connection needs its place")
+        oldest.turn_away("it never signed a call, and the limit of connections was reached")
         self.left(oldest)
 
     def _log_full(self, short: Budget, host: str) -> None:
         """Log at most one line a minute for each limit, so that a flood does not fill the log."""
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._said_full_at_s.get(short, -math.inf) >= LOG_FULL_EVERY_S:
-            self._said_full_at_s[short] = now_s
+        if now_s - self._logged_full_at_s.get(short, -math.inf) >= LOG_FULL_EVERY_S:
+            self._logged_full_at_s[short] = now_s
             log.warning(
                 "connections refused",
-                reason=f"no room for more {short.name}",
+                reason=f"limit reached: {short.name}",
                 limit=short.limit,
                 option=f"--{short.option.replace('_', '-')}",
                 address=host,

@@ -1,8 +1,8 @@
-"""Listens on the server's port. A connection's first byte tells whether it uses TLS.
+"""Listens on the server's port. A connection's first byte shows whether it uses TLS.
 
 A TLS connection begins with a handshake record (0x16), a plaintext one with HTTP/2's preface ("PRI * …"). The byte is
-looked at and left in the socket, so that the event loop's own TLS reads it again. A connection that sends something
-else, or nothing for a while, is closed.
+read and left in the socket (MSG_PEEK), so that the event loop's own TLS reads it again. A connection that sends another
+byte, or nothing for a while, is closed.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Accepted:
         self._loop = loop
         self._socket: socket.socket | None = accepted
         self._transport: asyncio.Transport | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._silence_timer: asyncio.TimerHandle | None = None
         self._joining: asyncio.Task[None] | None = None
 
     def wait(self) -> None:
@@ -151,8 +151,8 @@ class Accepted:
             self._socket.close()
             return
         silence_s = self._listener.connections.limits.silence_s
-        self._patience = self._loop.call_later(silence_s, self.turn_away, "it sent no byte")
-        self._loop.add_reader(self._socket, self._look)
+        self._silence_timer = self._loop.call_later(silence_s, self.turn_away, "it sent no byte")
+        self._loop.add_reader(self._socket, self._peek)
 
     def turn_away(self, why: str) -> None:
         log.debug("connection closed", peer=self.peer, reason=why)
@@ -166,7 +166,7 @@ class Accepted:
             self._socket = None
             self._left()
 
-    def _look(self) -> None:
+    def _peek(self) -> None:
         assert self._socket is not None
         try:
             first = self._socket.recv(1, socket.MSG_PEEK)
@@ -226,14 +226,14 @@ class Accepted:
         self._listener.connections.left(self)
 
     def _stop_waiting(self) -> None:
-        if self._patience is not None and self._socket is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._silence_timer is not None and self._socket is not None:
+            self._silence_timer.cancel()
+            self._silence_timer = None
             self._loop.remove_reader(self._socket)
 
 
 class TlsContexts:
-    """What the certificate means to Python's ssl. A replaced certificate is used from the next handshake on."""
+    """The certificate as contexts of Python's ssl. A replaced certificate is used from the next handshake on."""
 
     def __init__(self, source: Source, own_client: bytes = b"") -> None:
         """`own_client`: a certificate in PEM that is accepted besides those of the CA for clients."""

@@ -29,15 +29,15 @@ def listening_sockets(host: str, port: int, *, is_shared: bool = False) -> list[
     listen (SO_REUSEPORT). Unsupported address families are left out. Raises `OSError` if there is none that can be
     bound.
     """
-    places = dict.fromkeys(
-        (family, place) for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = dict.fromkeys(
+        (family, address) for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     )
     listening: list[socket.socket] = []
     lacking: OSError | None = None
-    for family, place in places:
+    for family, address in addresses:
         wanted = listening[0].getsockname()[1] if listening else port
         try:
-            listening.append(_bound(family, (place[0], wanted, *place[2:]), is_shared=is_shared))
+            listening.append(_bound(family, (address[0], wanted, *address[2:]), is_shared=is_shared))
         except OSError as error:
             if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 for each in listening:
@@ -57,7 +57,7 @@ def address_of_peer(name: Any) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _bound(family: int, place: tuple[Any, ...], *, is_shared: bool) -> socket.socket:
+def _bound(family: int, address: tuple[Any, ...], *, is_shared: bool) -> socket.socket:
     # With the protocol given, asyncio switches Nagle's algorithm off, which delays quiet connections by 40 ms.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -66,8 +66,8 @@ def _bound(family: int, place: tuple[Any, ...], *, is_shared: bool) -> socket.so
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             # "::" stands for every address of the machine, IPv4 too, as in gRPC.
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if place[0] == "::" else 1)
-        bound.bind(place)
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if address[0] == "::" else 1)
+        bound.bind(address)
         bound.setblocking(False)
     except BaseException:
         bound.close()
@@ -100,7 +100,7 @@ def connections_max() -> int:
     return max(files - RESERVED, files // 2)
 
 
-def tell_supervisor(words: str) -> None:
+def notify_supervisor(words: str) -> None:
     """Send a notification to systemd, if it waits for one (`Type=notify`; man sd_notify)."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:

@@ -1,7 +1,7 @@
 """A call of gRPC's library: `transport.call.Call` for its handler.
 
 The library hands over a request when all of it has arrived. So its size is known only then, and `grant` has nothing to
-do. It says nothing about the connection of a call but its address.
+do. Of the connection of a call it reports only the address.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class GrpcioCall:
         return self.take()
 
     def signed(self) -> None:
-        """No connection has to make room for another."""
+        """Nothing: this door closes no connection for another."""
 
     def hang_up(self, why: str) -> None:
         log.debug("connection closed", peer=self.peer, reason=why)

@@ -31,7 +31,7 @@ PENDING_CALLS_MAX = 12_000
 
 
 class _Port(NamedTuple):
-    """A place that is bound until the library binds it."""
+    """An address that this process keeps bound until the library binds it."""
 
     host: str
     number: int
@@ -96,7 +96,7 @@ class GrpcioDoor:
             raise refusal
 
     def stop_accepting(self) -> None:
-        """The library cannot do this. The clients that come until `stop` are told there to go elsewhere."""
+        """The library cannot do this. Clients that connect until `stop` get GOAWAY then."""
 
     def close(self) -> None:
         for port in self._ports:
@@ -141,13 +141,13 @@ class GrpcioDoor:
 
 def _bind(server: grpc.aio.Server, port: _Port) -> None:
     """Let the library listen where the sockets are bound. Raises `RuntimeError`."""
-    places = [address_of(*each.getsockname()[:2]) for each in port.sockets]
+    addresses = [address_of(*each.getsockname()[:2]) for each in port.sockets]
     _close(port.sockets)
-    for place in places:
+    for address in addresses:
         if port.listening.certificate is None:
-            server.add_insecure_port(place)
+            server.add_insecure_port(address)
         else:
-            server.add_secure_port(place, _credentials(port.listening))
+            server.add_secure_port(address, _credentials(port.listening))
 
 
 def _close(sockets: Sequence[socket.socket]) -> None:

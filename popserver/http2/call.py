@@ -57,7 +57,7 @@ class CallConnection(Protocol):
         """The client must do something: send the rest of a request, or read an answer."""
 
     def stops_waiting(self, waiting: Waiting) -> None:
-        """The client has done it, or nobody waits for it any more."""
+        """The client has done it, or the call does not wait for it any more."""
 
     def signed(self) -> None:
         """A caller of this connection has signed."""

@@ -1,6 +1,6 @@
 """The server's side of one HTTP/2 connection, without input and output (RFC 9113).
 
-`receive` takes what the client sent and tells the listeners; `outgoing` has what is to be sent. Time is an argument.
+`receive` takes what the client sent and notifies the listeners; `outgoing` has what is to be sent. Time is an argument.
 
 A client may send 64 KiB on each stream; `grant` allows more. The window of the whole connection is so large that it
 never holds a client up.
@@ -125,7 +125,7 @@ class Connection:
                 self._count_idle_frame()
 
     def fail(self, failure: ConnectionFailure) -> None:
-        """Take nothing more, and tell the client why. Then `close` the streams."""
+        """Take nothing more, and send the client the reason. Then `close` the streams."""
         self.failure = failure
         self.outgoing.put(frames.goaway(self._last, failure.code, failure.sentence))
 
@@ -353,7 +353,7 @@ class Connection:
             self.outgoing.put(frames.window_update(stream.id, amount))
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """End a stream at once. Its handler is told that the client does not wait any more."""
+        """End a stream at once. Its handler is notified that the client does not wait any more."""
         if not stream.is_closed:
             self._refuse(stream.id, code)
             self._forget(stream, by_client=True)

@@ -18,7 +18,7 @@ from popserver.transport.limits import CallLimits
 from popserver.transport.listen import Listening, cannot_listen
 
 # How often connections and calls are checked for what takes too long.
-LOOK_S = 1.0
+CHECK_S = 1.0
 # Bytes that no handler has asked for may stay this long above their limit.
 KEPT_S = 0.1
 # When calls were cancelled, their ends are sent within this time.
@@ -33,7 +33,7 @@ class Http2Door:
     """A server of gRPC calls. Make it inside the running event loop."""
 
     def __init__(self, limits: CallLimits, connections_max: int, *, must_sign: bool = False, purpose: str = "") -> None:
-        """`must_sign`: connections without a signed call make room for others. `purpose`: see `ConnectionLimits`."""
+        """`must_sign`: connections without a signed call are closed for new ones. `purpose`: see `ConnectionLimits`."""
         self.connections = Connections(
             ConnectionLimits(
                 limits.silence_ms / 1_000,
@@ -53,7 +53,7 @@ class Http2Door:
             too_much=self._too_much,
         )
         self._listeners: list[PortListener] = []
-        self._look: asyncio.TimerHandle | None = None
+        self._check: asyncio.TimerHandle | None = None
         self._closing: asyncio.TimerHandle | None = None
 
     @property
@@ -90,7 +90,7 @@ class Http2Door:
     async def start(self) -> None:
         for listener in self._listeners:
             listener.start()
-        self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_at_all)
+        self._check = asyncio.get_running_loop().call_later(CHECK_S, self._check_all)
 
     def stop_accepting(self) -> None:
         for listener in self._listeners:
@@ -100,8 +100,8 @@ class Http2Door:
         """Free the address at once, for a server that cannot start."""
         for listener in self._listeners:
             listener.close()
-        if self._look is not None:
-            self._look.cancel()
+        if self._check is not None:
+            self._check.cancel()
         for each in self.connections:
             each.turn_away("the server does not start")
 
@@ -113,11 +113,11 @@ class Http2Door:
         for client in self._clients:
             client.leave()
         try:
-            await asyncio.wait_for(self.connections.all_gone(), timeout_s)
+            await asyncio.wait_for(self.connections.all_closed(), timeout_s)
         except TimeoutError:
             await self._cancel()
-        if self._look is not None:
-            self._look.cancel()
+        if self._check is not None:
+            self._check.cancel()
         if self._closing is not None:
             self._closing.cancel()
 
@@ -125,7 +125,7 @@ class Http2Door:
         for client in self._clients:
             client.cancel()
         try:
-            await asyncio.wait_for(self.connections.all_gone(), FINISH_S)
+            await asyncio.wait_for(self.connections.all_closed(), FINISH_S)
         except TimeoutError:
             for each in self.connections:
                 each.turn_away("the server has stopped")
@@ -138,12 +138,12 @@ class Http2Door:
     def _clients(self) -> list[ClientConnection]:
         return list(self._shared.clients)
 
-    def _look_at_all(self) -> None:
+    def _check_all(self) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         for client in self._clients:
             client.check_timeouts(now_s)
-        self._look = loop.call_later(LOOK_S, self._look_at_all)
+        self._check = loop.call_later(CHECK_S, self._check_all)
 
     def _too_much(self) -> None:
         if self._closing is None:

@@ -71,7 +71,7 @@ _NAMES = "DATA HEADERS PRIORITY RST_STREAM SETTINGS PUSH_PROMISE PING GOAWAY WIN
 
 
 def check(kind: int, flags: int, number: int, length: int) -> None:
-    """Whether a frame of a known kind has the right size and the right place. Raises `ConnectionFailure`."""
+    """Check the size and the stream of a frame of a known kind. Raises `ConnectionFailure`."""
     size, is_of_stream = _BYTES[kind], _IS_OF_STREAM[kind]
     if is_of_stream is not None and is_of_stream != bool(number):
         raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, f"{_NAMES[kind]} on stream {number}")

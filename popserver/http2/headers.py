@@ -50,18 +50,18 @@ class RequestHead(NamedTuple):
     @property
     def is_grpc(self) -> bool:
         """Whether this is a call; what cannot be known counts as one."""
-        says_grpc = self.fields.get("content-type", "").startswith("application/grpc")
-        return self.is_too_long or (self.method == "POST" and says_grpc)
+        has_grpc_type = self.fields.get("content-type", "").startswith("application/grpc")
+        return self.is_too_long or (self.method == "POST" and has_grpc_type)
 
     @property
     def content_length(self) -> int | None:
         """How many bytes the body has; None if the client did not say. Raises `StreamFailure`."""
-        said = self.fields.get("content-length")
-        if said is None:
+        value = self.fields.get("content-length")
+        if value is None:
             return None
-        if not (said.isascii() and said.isdigit() and len(said) < 19):
-            raise StreamFailure(ErrorCode.PROTOCOL_ERROR, f"the content-length '{said}' is no number")
-        return int(said)
+        if not (value.isascii() and value.isdigit() and len(value) < 19):
+            raise StreamFailure(ErrorCode.PROTOCOL_ERROR, f"the content-length '{value}' is no number")
+        return int(value)
 
 
 TOO_LONG = RequestHead("", "", {}, is_too_long=True)
@@ -219,7 +219,7 @@ def request_head(decoded: list[Field] | None) -> RequestHead:
 def metadata(fields: dict[str, str]) -> dict[str, str | bytes]:
     """The fields of a request; the values of names that end in `-bin` are decoded."""
     if not any(name.endswith("-bin") for name in fields):
-        return fields  # type: ignore[return-value]  # a dict of text is one of text or bytes that nobody writes to
+        return fields  # type: ignore[return-value]  # a dict of text is one of text or bytes, if nothing is written to it
     return {name: _bytes(value) if name.endswith("-bin") else value for name, value in fields.items()}
 
 
@@ -265,8 +265,8 @@ DONE = _literal("grpc-status", "0")
 
 def trailers(code: int, sentence: str) -> bytes:
     """The end of a call with gRPC's status code and a sentence."""
-    told = _literal("grpc-message", quote(sentence[:SENTENCE_CHARACTERS_MAX], safe=_PRINTABLE)) if sentence else b""
-    return _literal("grpc-status", str(code)) + told
+    message = _literal("grpc-message", quote(sentence[:SENTENCE_CHARACTERS_MAX], safe=_PRINTABLE)) if sentence else b""
+    return _literal("grpc-status", str(code)) + message
 
 
 def http_status(code: int) -> bytes:

@@ -63,7 +63,7 @@ class Outgoing:
         stream.drop()
 
     def shrink_table(self) -> None:
-        """The client has made its table of previous fields smaller. It must hear that the server uses none."""
+        """The client has made its table of previous fields smaller. It must learn that the server uses none."""
         self._table_size = b"\x20"
 
     @property
@@ -79,22 +79,22 @@ class Outgoing:
         return flushed
 
     def _flush_streams(self) -> None:
-        room = FLUSH_BYTES
+        bytes_left = FLUSH_BYTES
         for stream in list(self._ready):
-            room -= self._flush_stream(stream, room)
-            if room <= 0:
+            bytes_left -= self._flush_stream(stream, bytes_left)
+            if bytes_left <= 0:
                 return
-        while self._blocked and self.window > 0 and room > 0:
-            room -= self._flush_stream(next(iter(self._blocked)), room)
+        while self._blocked and self.window > 0 and bytes_left > 0:
+            bytes_left -= self._flush_stream(next(iter(self._blocked)), bytes_left)
 
-    def _flush_stream(self, stream: Stream, room: int) -> int:
+    def _flush_stream(self, stream: Stream, bytes_left: int) -> int:
         """Send what is possible of one stream; returns how much data."""
         self._ready.pop(stream, None)
         self._blocked.pop(stream, None)
         if stream.head is not None:
             self._put_headers(stream, stream.head, END_HEADERS)
             stream.head = None
-        sent = self._flush_data(stream, room) if stream.pending_bytes else 0
+        sent = self._flush_data(stream, bytes_left) if stream.pending_bytes else 0
         if stream.pending_bytes:
             # The others have their turn first. A stream whose own window is used up waits for the client.
             if stream.send_window > 0:
@@ -110,10 +110,10 @@ class Outgoing:
         self.put(frames.frame(frames.HEADERS, flags, stream.id, self._table_size + block))
         self._table_size = b""
 
-    def _flush_data(self, stream: Stream, room: int) -> int:
+    def _flush_data(self, stream: Stream, bytes_left: int) -> int:
         """Send data of one stream; returns how much."""
         sent = 0
-        while sent < room:
+        while sent < bytes_left:
             size = min(stream.pending_bytes, stream.send_window, self.window, self.frame_bytes)
             if size <= 0:
                 break

@@ -32,7 +32,7 @@ KEEPALIVE_ANSWER_S = 20.0
 RESETS_PER_S = 2_000
 RESETS_AT_ONCE = 2_000
 PAUSE_S = 0.02
-# A client that is told to leave has this much time to answer; and to take the last bytes.
+# How long a client may take to answer GOAWAY; and to take the last bytes.
 LEAVE_S = 1.0
 CLOSE_S = 2.0
 
@@ -48,7 +48,7 @@ log = structlog.get_logger("popserver.http2")
 
 
 def _nothing() -> None:
-    """Nobody is told."""
+    """No callback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_flushing = False
         self._is_full = False  # the client does not read
         self._is_ending = False  # the server sends nothing more
-        self.is_gone = False  # lost or failed: what is written now reaches nobody
+        self.is_gone = False  # lost or failed: what is written now does not reach the client
         self._is_lost = False
         self._pause: asyncio.TimerHandle | asyncio.Handle | None = None
         self._resets = Rate(RESETS_PER_S, RESETS_AT_ONCE)
@@ -296,7 +296,7 @@ class ClientConnection(asyncio.Protocol):
             self.flush_soon()
 
     def fail(self, failure: ConnectionFailure) -> None:
-        """End the connection and tell the client why."""
+        """End the connection, and send the client the reason."""
         self.connection.fail(failure)
         self._fail()
 
@@ -345,7 +345,7 @@ class ClientConnection(asyncio.Protocol):
 
         A socket that is closed while the client's next request arrives is reset; answers on their way would be lost.
         """
-        if not self._transport.can_write_eof():  # TLS says goodbye itself
+        if not self._transport.can_write_eof():  # TLS ends its side itself
             self._close()
             return
         self._is_ending = True

@@ -101,32 +101,32 @@ def subscriptions(group_id: ColumnElement[int], topic_id: ColumnElement[int]) ->
 
 
 def add(conn: Connection, key: PollKey, queue_ids: Mapping[str, int]) -> None:
-    """The client subscribes to these lite topics, which it has not; each has the id of its queue."""
+    """Add subscriptions of the client, new ones for it; each lite topic has the id of its queue."""
     new = [{**key._asdict(), "lite_topic": name, "queue_id": queue_ids[name]} for name in sorted(queue_ids)]
     for step in in_steps(new):
         conn.execute(insert(lite_subscription), step)
 
 
 def remove(conn: Connection, key: PollKey, lite_topics: Collection[str]) -> None:
-    """The client subscribes to these lite topics no longer."""
+    """Remove these subscriptions of the client."""
     for names in _steps(key, lite_topics):
         conn.execute(_REMOVE, names)
 
 
 def synced_at_ms(conn: Connection, key: PollKey) -> int | None:
-    """When the client has named its lite topics; None for a client that is not there."""
+    """When the client has last named its lite topics; None for an unknown client."""
     found: int | None = conn.execute(_SYNCED_AT, _names(key)).scalar()
     return found
 
 
 def sync_again(conn: Connection, key: PollKey, now_ms: int) -> bool:
-    """Note that the client has named its lite topics now. False if it is not there."""
+    """Note that the client has named its lite topics now. False for an unknown client."""
     return bool(conn.execute(_SYNCED_AGAIN, {**_names(key), "now_ms": now_ms}).rowcount)
 
 
 def keep_client(conn: Connection, key: PollKey, now_ms: int) -> bool:
-    """Note the same of a client that may be new. One without lite topics is not kept, because its id may be made up:
-    then false."""
+    """Note the same of a client that may be new. False for one without lite topics: it is not stored, because its id
+    may be made up."""
     if conn.execute(_CURRENT.limit(1), _names(key)).first() is None:
         end_client(conn, key)
         return False
@@ -135,7 +135,7 @@ def keep_client(conn: Connection, key: PollKey, now_ms: int) -> bool:
 
 
 def end_client(conn: Connection, key: PollKey) -> None:
-    """The client is gone; its subscriptions are removed."""
+    """Remove the client and its subscriptions."""
     conn.execute(_END_CLIENT, _names(key))
 
 

@@ -120,7 +120,7 @@ def forget_queue(conn: Connection, queue_id: int) -> None:
 
 
 def turn_back(conn: Connection, now_ms: int, by_ms: int) -> None:
-    """The server time has gone back by so much, to `now_ms`: locks keep the time that is left."""
+    """The server's time was set back by `by_ms`, to `now_ms`. Move the ends of locks too, so that none lasts longer."""
     conn.execute(_TURN_BACK, {"now_ms": now_ms, "by_ms": by_ms})
 
 

@@ -67,7 +67,7 @@ class Exposition(NamedTuple):
 
 
 class ClientMetrics(Protocol):
-    """The metrics of clients, which another room has."""
+    """The metrics of clients (`client_metrics`)."""
 
     @property
     def left_out(self) -> Mapping[Any, int]:
@@ -75,7 +75,7 @@ class ClientMetrics(Protocol):
         ...
 
     def add_to(self, families: Families, names: Names) -> int:
-        """Add the totals; returns how many series have no room."""
+        """Add the totals; returns how many series are left out."""
         ...
 
 
@@ -170,7 +170,7 @@ class Exporter:
             add_clients(families, server.clients)
             add_pairs(families, store, names, left_out)
             if self._client_meters is not None:
-                # Last: what clients send takes no room from the server's own numbers.
+                # Last, so that series of clients never displace the server's own.
                 families.add("popmq_metrics_left_out", self._client_meters.add_to(families, names), "clients")
             families.add("popmq_metrics_left_out", left_out.topics, "topics")
             families.add("popmq_metrics_left_out", left_out.pairs, "pairs")

@@ -31,21 +31,21 @@ class Families:
         self._has_units = has_units
         self._common = list(identity)
         self.series_max = series_max
-        self.room = series_max  # how many samples more may be added
+        self.capacity = series_max  # how many samples more may be added
         self._found: dict[str, Family] = {}
 
     def has_capacity(self, series: int) -> bool:
         """Whether so many samples more may be added."""
-        return self.room >= series
+        return self.capacity >= series
 
     def add(self, name: str, value: float, *labels: str) -> None:
         """Add a sample. Raises `KeyError` for a metric that is not in the table."""
-        self.room -= 1
+        self.capacity -= 1
         self._family(name).add_metric([*self._common, *labels], value)  # type: ignore[call-arg, arg-type]
 
     def add_histogram(self, name: str, histogram: Histogram, *labels: str) -> None:
         """Add a histogram, which is a sample for each limit and three more."""
-        self.room -= len(histogram.counts) + 2
+        self.capacity -= len(histogram.counts) + 2
         limits = [*map(_limit, histogram.limits), "+Inf"]
         buckets = list(zip(limits, accumulate(histogram.counts), strict=True))
         family = self._family(name)

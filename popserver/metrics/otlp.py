@@ -122,16 +122,16 @@ class _Reasons(logging.Filter):
 def batches(families: Iterable[Family], start_ns: int, now_ns: int) -> Iterator[list[otel.Metric]]:
     """The metrics in OTLP's form, at most `POINTS_EACH` points at a time. Pure."""
     found: list[otel.Metric] = []
-    room = POINTS_EACH
+    capacity = POINTS_EACH
     for family in families:
         metric = _BY_FAMILY[family.name]
         points = _points(metric, family, 0 if metric.scope is Scope.STORE else start_ns, now_ns)
         while points:
-            found.append(_metric(metric, points[:room]))
-            points, room = points[room:], room - len(points[:room])
-            if not room:
+            found.append(_metric(metric, points[:capacity]))
+            points, capacity = points[capacity:], capacity - len(points[:capacity])
+            if not capacity:
                 yield found
-                found, room = [], POINTS_EACH
+                found, capacity = [], POINTS_EACH
     if found:
         yield found
 

@@ -93,7 +93,7 @@ def add_server(families: Families, numbers: ServerNumbers) -> None:
 
 def add_clients(families: Families, clients: Iterable[ConnectedClient]) -> None:
     """Add how many clients are connected, in at most a tenth of all series. The rest has labels that say `other`."""
-    for client, count in _counted(clients, min(families.room, families.series_max // 10)).items():
+    for client, count in _counted(clients, min(families.capacity, families.series_max // 10)).items():
         library = (client.language, client.version, PROTOCOL)
         if client.group is None:
             families.add("rocketmq_producer_connections", count, *library)

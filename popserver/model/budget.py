@@ -30,7 +30,7 @@ class Budget(shares.Count):
         """The error for a refused caller; `wanted` says what the caller asked for, such as "a message of 4 MiB"."""
         flag = f"--{self.option.replace('_', '-')}"
         return TooManyRequests(
-            f"no room for {wanted}: {self.used} of {self.limit} {self.unit} are in use ({self.name});"
+            f"limit reached for {wanted}: {self.used} of {self.limit} {self.unit} are in use ({self.name});"
             f" try again later, or start the server with a higher {flag}"
         )
 

@@ -29,7 +29,7 @@ class NotFound(PopError):
 
 
 class Busy(PopError):
-    """The server has no room for this request now; try again later."""
+    """The server has reached a limit; try again later."""
 
 
 class Internal(PopError):
@@ -37,7 +37,7 @@ class Internal(PopError):
 
 
 class CommitUnknown(Internal):
-    """The database broke off during a commit; whether it took effect is unknown, repeat the request."""
+    """The connection to the database ended during a commit; whether it took effect is unknown, repeat the request."""
 
     def __init__(self, sentence: str | None = None, outcome: Any = None) -> None:
         super().__init__(sentence)

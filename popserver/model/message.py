@@ -216,7 +216,7 @@ def _check_properties(properties: Mapping[str, str]) -> None:
 
 
 def _has_control(text: str) -> bool:
-    # A printable text has no control character, and looking for that costs a quarter of the search.
+    # A printable text has no control character, and this check costs a quarter of the search.
     return not text.isprintable() and CONTROL.search(text) is not None
 
 

@@ -70,7 +70,7 @@ def commit(tx: Transaction, requests: Sequence[Commit]) -> list[list[Committed] 
 
 
 def fetch(conn: Connection, group: Group, queues: Sequence[MessageQueue]) -> list[QueueProgress]:
-    """The group's progress in each queue. Raises a `PopError` if the group is gone or consumes message by message."""
+    """The group's progress in each queue. Raises a `PopError` if there is no such group, or it consumes by message."""
     for refusal in refusals(conn, {group}).values():
         raise refusal
     read = progress.of_queues(conn, group.group_id, (each.queue_id for each in queues))
@@ -78,7 +78,7 @@ def fetch(conn: Connection, group: Group, queues: Sequence[MessageQueue]) -> lis
 
 
 def refusals(conn: Connection, groups: Collection[Group]) -> dict[Group, PopError]:
-    """The groups without such progress, and why: they are gone, or they consume message by message."""
+    """The groups without such progress, and why: they do not exist, or they consume message by message."""
     modes = catalog_groups.modes(conn, {each.group_id for each in groups})
     gone = {each: group_not_found(each.name) for each in groups if each.group_id not in modes}
     popping = [each for each in groups if modes.get(each.group_id) == Mode.POP]

@@ -147,7 +147,7 @@ class Pulls:
 
     async def _read_or_park(self, group: Group, request: QueueRead, until_ms: int, since: int) -> Pulled:
         key, asked_offset = PollKey(group.group_id, request.topic.topic_id), request.offset
-        # Not of its topic: if that is deleted, another one may come, and ends the wait (`on_new_topic`).
+        # Without the topic: if it is deleted, a new topic of its name ends the wait (`on_new_topic`).
         of_group = (GROUP, group.name)
         is_woken = False
         while True:
@@ -189,7 +189,7 @@ class Pulls:
                     or self._waits.has_changed(since, of_group)
                     or await self._park(key, request, wake_number, until_ms)
                 )
-            # Every change ends the wait but that of a group that has got its mode, which may be by this pull's member.
+            # A change of the group ends the wait, unless it only got its mode, perhaps by this pull's member.
             if not is_woken or self._waits.has_changed(since):
                 break
             seen = self._waits.changes
@@ -200,7 +200,7 @@ class Pulls:
         return pulled._replace(status=status, next_offset=request.offset)
 
     async def _is_still(self, group: Group) -> bool:
-        """Whether the group is there and may be one that owns whole queues."""
+        """Whether the group still exists, and is not one that consumes message by message."""
         now = await self._catalog.known_group(group.name)
         return now is not None and now.group_id == group.group_id and now.mode is not Mode.POP
 

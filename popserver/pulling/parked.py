@@ -94,7 +94,7 @@ class ParkedPulls:
             self.wake(key.topic_id)
         if self._beat is None:
             self._beat = self._clock.call_at(self._clock.now_ms() + self._beat_ms, self._wake_on_beat)
-        alarm = self._clock.call_when_patience_ends(until_ms, lambda: _end_wait(parked, woken=False))
+        alarm = self._clock.call_at_deadline(until_ms, lambda: _end_wait(parked, woken=False))
         try:
             return await parked.woken
         finally:
@@ -114,14 +114,14 @@ class ParkedPulls:
             )
 
     def end(self, key: PollKey) -> None:
-        """The pulls of a group in a topic go on, because what they wait for was changed or is gone."""
+        """End the waits of a group in a topic, because one of both was changed or deleted."""
         for queue in self.topics.get(key.topic_id, {}).values():
             for each in queue.pulls:
                 if each.key == key:
                     _end_wait(each, woken=True)
 
     def _wake_on_beat(self) -> None:
-        """A wake-up may have been lost (requirement A5)."""
+        """Read the ends of all topics with pulls, because a wake-up may have been lost (requirement A5)."""
         self._beat = None
         if self.topics and not self._closed:
             for topic_id in list(self.topics):

@@ -27,8 +27,8 @@ from popserver.pulling.rules import BATCH_BYTES_MAX, Pulled, PullStatus, correct
 class QueueRead(NamedTuple):
     """A read of up to `batch_size` messages of one queue, from `offset` on.
 
-    `unsure_of` is the group whose progress says what an offset beyond the end means: if the group has no progress in
-    this queue, the offset may belong to an earlier topic of that name. None if it is known to belong to this topic.
+    `unsure_of`: the group of a pull whose offset may belong to an earlier topic of that name. An offset beyond the end
+    does if the group has no progress in this queue. None if the offset is known to belong to this topic.
     `max_bytes` limits the bytes of bodies; the first message may be larger.
     """
 
@@ -49,7 +49,7 @@ class _Reached(NamedTuple):
 
 
 def read_queues(conn: Connection, pulls: Sequence[QueueRead]) -> list[Pulled | PopError]:
-    """What each pull finds, all at the same moment; `TopicNotFound` for a pull whose topic is gone.
+    """What each pull finds, all at the same moment; `TopicNotFound` for a pull whose topic was deleted.
 
     Several pulls cost little more than one: queue ends, sizes and messages need one statement each.
     """

@@ -141,7 +141,7 @@ class PullMethods:
             request.offset,
             request.batch_size,
             _filter(asked, extras, role, topic),
-            self._clock.patience_ends_ms(poll_ms),
+            self._clock.deadline_ms(poll_ms),
             commit_offset=extras.commit_offset if commits else None,
             resets=extras.resets,
             generation=extras.generation,
@@ -163,7 +163,7 @@ def _flags(extras: legacy_pb2.PullExtras) -> PullFlag:
     flags = PullFlag(extras.sys_flag)
     if PullFlag.CLASS_FILTER in flags:
         raise Unsupported(
-            f"sys_flag {extras.sys_flag} asks for a class filter (8), which is not offered; use a SQL expression on the"
+            f"sys_flag {extras.sys_flag} asks for an unsupported class filter (8); use a SQL expression on the"
             " message's properties"
         )
     return flags

@@ -103,7 +103,7 @@ def send_back(tx: Transaction, requests: Sequence[SendBack]) -> list[bool | PopE
     denied = commit.refusals(tx.conn, {each.group for each in requests})
     good = sorted((each for each in requests if each.group not in denied), key=_group_and_key)
     keys = {each.message_key for each in good}
-    # No other transaction sends them back then, and retention stays away.
+    # Then no other transaction sends these messages back, and retention does not remove them.
     queue_offsets.keep(tx, {queue_of(key) for key in keys})
     stored.lock(tx, keys)
     outcomes: dict[tuple[int, int], bool | PopError] = {}

@@ -141,7 +141,7 @@ class Polls:
             key = key._replace(client_id=request.client_id)
             await self._lite.clients.load(key)
         woken = Woken.ENDED
-        search_until_ms = max(poll_until_ms, self._clock.patience_ends_ms(SEARCH_MS))
+        search_until_ms = max(poll_until_ms, self._clock.deadline_ms(SEARCH_MS))
         # A repeated receive gets the messages it holds, even if its group is paused or the topic is known to be empty.
         may_be_repeated = request.attempt_id is not None
         while True:

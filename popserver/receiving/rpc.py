@@ -126,7 +126,7 @@ class ReceiveMethods:
                 invisible_ms=invisible_ms,
                 holder=Holder.PUSH if pushes else Holder.SIMPLE,
                 client_id=caller.client_id,
-                poll_until_ms=self._clock.patience_ends_ms(poll_ms),
+                poll_until_ms=self._clock.deadline_ms(poll_ms),
                 attempt_id=attempt_id,
                 # A push client without ordered consumption would process several messages of a message group at once.
                 heads_only=pushes and not client.works_in_order,

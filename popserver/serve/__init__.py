@@ -1,1 +1,1 @@
-"""`popmq serve`: reads the settings, and runs the server until it is told to stop."""
+"""`popmq serve`: reads the settings, and runs the server until a signal stops it."""

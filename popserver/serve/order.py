@@ -49,7 +49,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Report:
-    """A worker is ready, with the facts of its ready line; or it ends with a sentence that says why."""
+    """A worker is ready, with the facts of its ready line; or it ends, with a sentence why."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     drain_s: float = 0.0  # how long it takes to stop, at most

@@ -127,7 +127,7 @@ def _shared_ports(config: Config) -> Iterator[BoundPort]:
 
 def _admin_port(address: str, number: int) -> BoundPort:
     """Worker 1 has the port of the address, worker 2 the next one; with port 0 each has a free one."""
-    host, port = _place(address, number)
+    host, port = _address_of_worker(address, number)
     try:
         return BoundPort("--admin", host, listening_sockets(host, port))
     except OSError:
@@ -135,7 +135,7 @@ def _admin_port(address: str, number: int) -> BoundPort:
 
 
 def _http_port(config: Config, number: int) -> BoundPort | None:
-    host, port = _place(config.http, number)
+    host, port = _address_of_worker(config.http, number)
     try:
         return BoundPort("--http", host, listening_sockets(host, port))
     except OSError as error:
@@ -146,6 +146,6 @@ def _http_port(config: Config, number: int) -> BoundPort | None:
         return None
 
 
-def _place(address: str, number: int) -> tuple[str, int]:
+def _address_of_worker(address: str, number: int) -> tuple[str, int]:
     host, port = split_address(address, port_min=0)
     return host, port + number - 1 if port else 0

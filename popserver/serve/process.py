@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STOP_S = 15.0  # for what a server does after its drain
 
-Facts = Mapping[str, Any]  # what the ready line says
+Facts = Mapping[str, Any]  # of the ready line
 
 
 def begin() -> float:
@@ -33,7 +33,7 @@ def begin() -> float:
 
 
 def run_alone(config: Config, started: float, *, as_json: bool) -> int:
-    """Run a server until this process is told to stop. Returns the exit code."""
+    """Run a server until a signal stops it. Returns the exit code."""
     prepare(config)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_run_alone(config, started, as_json=as_json))
@@ -52,7 +52,7 @@ def prepare(config: Config, *, worker: int = 0) -> None:
 async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
     from popserver import logs
     from popserver.app import App
-    from popserver.front.sockets import tell_supervisor
+    from popserver.front.sockets import notify_supervisor
     from popserver.model.errors import PopError
 
     stopping = asyncio.Event()
@@ -60,13 +60,13 @@ async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     app = App(config, own_process=True)
 
-    def say_ready(facts: Facts) -> None:
+    def report_ready(facts: Facts) -> None:
         words = announce(facts, as_json=as_json)
-        tell_supervisor(f"READY=1\nSTATUS={words}")
+        notify_supervisor(f"READY=1\nSTATUS={words}")
 
-    starting = asyncio.create_task(start(app, started, say_ready))
-    told = asyncio.create_task(stopping.wait())
-    await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+    starting = asyncio.create_task(start(app, started, report_ready))
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         _end_now(OK)  # The server has no clients yet.
     try:
@@ -74,8 +74,8 @@ async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
     except PopError as error:
         logs.write(sys.stderr, f"popmq: {error.sentence}\n")
         return REFUSED
-    await told
-    tell_supervisor("STOPPING=1")
+    await stopped
+    notify_supervisor("STOPPING=1")
     announce_drain(as_json=as_json)
     return await stop(app)
 
@@ -104,8 +104,8 @@ def _end_now(exit_code: int) -> NoReturn:
     os._exit(exit_code)
 
 
-async def start(app: App, started: float, say_ready: Callable[[Facts], None]) -> None:
-    """Start the server, and tell the facts of its ready line. Raises a `PopError` that says why it cannot start."""
+async def start(app: App, started: float, report_ready: Callable[[Facts], None]) -> None:
+    """Start the server. Returns the facts of its ready line. Raises a `PopError` that says why it cannot start."""
     from popserver.database.migrate import HEAD
 
     await app.start()
@@ -123,7 +123,7 @@ async def start(app: App, started: float, say_ready: Callable[[Facts], None]) ->
     }
     gc.collect()
     gc.freeze()
-    say_ready(facts)
+    report_ready(facts)
 
 
 def since_ms(started: float) -> int:

@@ -1,4 +1,4 @@
-"""What N workers mean: what each may use, and when one that has ended is started again. Pure."""
+"""Rules for several workers: what each may use, and when one that has ended is started again. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from popserver.config import Config
 
 # Settings that limit what all clients may use, and the least that a worker needs of each, in the setting's unit. MiB
-# have room for the largest request, 32 MiB, of which requests have three quarters.
+# are enough for the largest request, 32 MiB, of which requests have three quarters.
 _DIVIDED = {
     "max_incoming": 43,
     "send_backlog": 32,
@@ -39,7 +39,7 @@ def share_of(config: Config) -> Config:
 
 
 class Restarts:
-    """Counts how often one worker after the other failed in the same place."""
+    """Counts how often one worker after the other failed in the same slot."""
 
     def __init__(self) -> None:
         self.failures = 0

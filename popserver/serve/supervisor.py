@@ -19,21 +19,21 @@ import structlog
 
 from popserver import logs
 from popserver.config import OFF, Config
-from popserver.front.sockets import tell_supervisor
+from popserver.front.sockets import notify_supervisor
 from popserver.model.errors import CannotListen
 from popserver.serve.process import Facts, announce, announce_drain, monotonic_us, since_ms
 from popserver.serve.rules import FAILURES_MAX
 from popserver.serve.settings import OK, REFUSED, given_settings
 from popserver.serve.slots import START_S, Slot, Worker, WorkerFailed, open_slots
 
-# Connections that an old worker has just accepted become calls in this time, before it is told to stop.
+# Connections that an old worker has just accepted become calls in this time, before it gets SIGTERM.
 LEAVE_S = 1.0
 
 log = structlog.get_logger("popserver.workers")
 
 
 def supervise(config: Config, arguments: argparse.Namespace, started: float, *, as_json: bool) -> int:
-    """Run all workers until this process is told to stop. Returns the exit code."""
+    """Run all workers until a signal stops this process. Returns the exit code."""
     logs.configure(config.log_level, config.log_format)
     try:
         slots = open_slots(config)
@@ -110,7 +110,7 @@ class Supervisor:
             if name in facts:
                 facts[name] = ",".join(dict.fromkeys(_addresses(workers, name))) or OFF
         self._words = announce(facts, as_json=self._as_json)
-        tell_supervisor(f"READY=1\nSTATUS={self._words}")
+        notify_supervisor(f"READY=1\nSTATUS={self._words}")
 
     # One worker.
 
@@ -183,7 +183,7 @@ class Supervisor:
         while True:
             await self._reloading.wait()
             self._reloading.clear()
-            tell_supervisor(f"RELOADING=1\nMONOTONIC_USEC={monotonic_us()}")
+            notify_supervisor(f"RELOADING=1\nMONOTONIC_USEC={monotonic_us()}")
             log.info("reloading")
             try:
                 await self._reload()
@@ -191,7 +191,7 @@ class Supervisor:
                 log.error("not reloaded: the workers that run stay as they are", reason=_reason(error))
             else:
                 log.info("reloaded")
-            tell_supervisor(f"READY=1\nSTATUS={self._words}")
+            notify_supervisor(f"READY=1\nSTATUS={self._words}")
 
     async def _reload(self) -> None:
         """Replace all workers: when every new one is ready, the old ones leave, one after the other.
@@ -215,7 +215,7 @@ class Supervisor:
     async def _stop(self, waiting: asyncio.Task[Any]) -> int:
         """Stop all workers at once. Returns 0 if all of them finished in time."""
         self._stopping.set()
-        tell_supervisor("STOPPING=1")
+        notify_supervisor("STOPPING=1")
         if self._words:
             announce_drain(as_json=self._as_json)
         restarting = [slot.restarting for slot in self._slots if slot.restarting is not None]
@@ -223,7 +223,7 @@ class Supervisor:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        # Who connects now is refused, and goes elsewhere. Our copies of the sockets would let them wait for nobody.
+        # Now new connections are refused, so clients try other servers. Our open sockets would let them wait in vain.
         for slot in self._slots:
             slot.close_ports()
         in_time = await asyncio.gather(*(worker.stop() for worker in list(self._alive)))

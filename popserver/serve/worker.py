@@ -54,14 +54,14 @@ async def _run(order: Order, config: Config, line: SupervisorPipe, started: floa
     app = App(share_of(config), own_process=True, worker=order.worker, given=sockets, upgrades=order.upgrades)
     stopping = asyncio.Event()
 
-    def say_ready(facts: Facts) -> None:
-        # Before this, SIGTERM ends the process at once, whatever it waits for: it serves nobody yet.
+    def report_ready(facts: Facts) -> None:
+        # Before this, SIGTERM ends the process at once, whatever it waits for: it has no clients yet.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
         line.serve(leave=app.stop_accepting, stop=stopping.set)
         line.report(Report(facts, config.drain_timeout / 1_000))
 
     try:
-        await start(app, started, say_ready)
+        await start(app, started, report_ready)
     except PopError as error:
         line.report(Report(refusal=error.sentence, exit_code=REFUSED))
         return REFUSED
@@ -108,7 +108,7 @@ class SupervisorPipe:
                     self._call(self._answer if word == ASK else self._orders.leave)
         with self._lock:
             if self._orders is None:
-                os._exit(REFUSED)  # nobody is served yet
+                os._exit(REFUSED)  # it has no clients yet
             self._call(self._orders.stop)
 
     def _call(self, order: Callable[[], None]) -> None:
@@ -122,7 +122,7 @@ class SupervisorPipe:
 
 
 class WorkerCommands(NamedTuple):
-    """What a worker that is ready does when it is told to."""
+    """The supervisor's commands to a worker that is ready."""
 
     loop: asyncio.AbstractEventLoop
     leave: Callable[[], None]

@@ -80,10 +80,10 @@ def _steps(requests: Sequence[Ack], *, in_order: bool) -> Iterator[Sequence[Rece
 
 
 def _commit(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> dict[Receipt, PopError | None]:
-    """Commit what the receipts hold. Return the reason for each that could not be (None: it was committed before)."""
+    """Commit the receipts. Returns the others, each with the reason of its refusal (None: it was committed before)."""
     named = [(each.message_key, each.hold_id) for each in receipts]
     is_kept = Event.ACK in group.history.kept
-    # A client that came back may hold longer than its handle states: only the statement knows which of those it acked.
+    # A client that came back may hold longer than its handle states. The statement returns those that it acked.
     if is_kept or any(each.ends_at_ms <= tx.now_ms for each in receipts):
         rows = deliveries.commit_returning(tx, group.group_id, named)
         if is_kept:
@@ -130,14 +130,14 @@ def _not_locked(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> s
 
 
 def ack_whole_runs(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> bool:
-    """The fast path for acks that end whole runs, as nearly all acks in message groups do: commit the receipts if they
-    do. The caller has locked the progress of the queues.
+    """The fast path of acks in message groups: commit the receipts if they end whole runs, as nearly all acks do. The
+    caller has locked the progress of the queues.
 
     Returns False and changes nothing if they do not, or if the group's history keeps a row for each ack.
     """
     if Event.ACK in group.history.kept:
         return False
-    # Two receipts of one hold may name different end times. They count once, or one would count for another message.
+    # Two receipts of one hold may name different end times. They count once, not also for another message.
     holds = sorted({(group.group_id, each.message_key, each.hold_id, queue_of(each.message_key)) for each in receipts})
     row = deliveries.commit_whole_runs(tx, holds)
     if not row.are_whole(len(holds)):

@@ -117,7 +117,7 @@ def _wait_ms(event: Event, request: ChangeInvisible, held: DeliveryRow) -> int:
 
 
 def _repeated(tx: Transaction, old: Receipt, successor: int) -> Receipt | None:
-    """The answer to this request if it was answered before and the answer is still valid: the first one was lost."""
+    """The answer to a repeated request, whose first answer was lost; None if that answer is not valid any more."""
     row = holds.of_message(tx.conn, old.group_id, old.message_key)
     if row is None or row.hold_id != successor or row.state in ACKED:
         return None
@@ -132,7 +132,7 @@ def _successor(hold_id: int, duration_ms: int) -> int:
 
 @carries_out_each(Forward)
 def forward(tx: Transaction, request: Forward) -> PopError | None:
-    """INFLIGHT → DLQ. A message that is a dead letter or committed already is no error."""
+    """INFLIGHT → DLQ. No error if the message is a dead letter or committed already."""
     row = _held(tx, request.receipt)
     if row is not None:
         why = _with_reason("forwarded by its consumer", request.reason)

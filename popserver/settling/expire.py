@@ -90,7 +90,7 @@ class _DueNow(NamedTuple):
 
 
 class DueFrom(SearchedFrom[None]):
-    """There is one search, for all groups. A hold begins before it is due, so little is stored after its time."""
+    """One search finds the due deliveries of all groups. Few rows are due already when they are stored."""
 
     slack_ms: ClassVar = 100
 
@@ -106,7 +106,7 @@ def _when_to_check_again(now_ms: int, due_now: _DueNow) -> int | None:
     again_ms = list(due_now.later_ms)
     if due_now.left_ms:
         # Another server's lock is short, but a user's transaction may hold one for hours: the longer a delivery is
-        # overdue, the longer the pause. An ack in a user's transaction is due at 0: how long is unknown.
+        # overdue, the longer the pause. An ack in a user's transaction is due at 0, so its age is unknown.
         overdue_ms = now_ms - min(due_now.left_ms) if min(due_now.left_ms) else 0
         again_ms.append(now_ms + min(max(overdue_ms // 2, CHECK_AGAIN_MS_MIN), CHECK_AGAIN_MS_MAX))
     return min(again_ms, default=None)
@@ -199,7 +199,7 @@ def _advance_groups(tx: Transaction, rows: Sequence[DeliveryRow], groups: dict[i
 
 def _visible_at_ms(tx: Transaction, row: DeliveryRow, event: Event, group: Group) -> int:
     """A retry's interval starts when the hold ended, not when the server noticed it (requirement L18). A message is
-    READY since then too, but if the server was late, only since a moment ago: searches of others begin there."""
+    READY since then too; but if the server was late, since a moment ago: searches of other servers begin there."""
     if event is Event.RETRY:
         return row.visible_at_ms + interval_ms(group.retry, row.attempt, in_order=row.message_group is not None)
     return max(row.visible_at_ms, tx.now_ms - ReadyFrom.slack_ms // 2)

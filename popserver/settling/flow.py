@@ -91,6 +91,6 @@ class Settling:
         queue_id = queue_of(decoded.message_key)
         if any(queue.queue_id == queue_id for queue in topic.queues):
             return
-        # A message that was redriven to the group looks like one of the topic; it is stored in a topic of the group.
+        # A message that was redriven to the group is delivered as one of the topic, and stored in a topic of the group.
         if queue_id not in await self._catalog.own_queues(group):
             raise InvalidReceiptHandle(f"receipt handle '{handle}' belongs to another topic than '{topic.name}'")

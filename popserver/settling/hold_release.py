@@ -43,7 +43,7 @@ class HoldRelease:
             await self._writer.submit(release.AbandonHolds(client_id=client_id))
 
     async def extend_client_holds(self, client_id: str) -> None:
-        """The client is connected (again): its push holds last as long as it is."""
+        """The client is connected (again): its push holds last as long as it stays connected."""
         await self._servers.attach(client_id)
         until_ms = self._clock.now_ms() + PUSH_HOLD_MS_MAX
         await self._writer.submit(release.ExtendClientHolds(client_id, until_ms))

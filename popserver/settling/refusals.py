@@ -1,4 +1,4 @@
-"""Why a receipt holds nothing. This is read only after a statement found no row for the receipt."""
+"""Why a receipt has no current hold. These queries run only after a statement found no row for the receipt."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_held(tx: Transaction, row: DeliveryRow | GroupRunRow) -> bool:
 
 
 def has_same_order(receipt: Receipt, row: DeliveryRow) -> bool:
-    """Whether the handle is right about the message group. If it is wrong, the group's lock is missing."""
+    """Whether handle and row agree about the message group. If not, the message group is not locked."""
     return receipt.in_order == (row.message_group is not None)
 
 
@@ -41,7 +41,7 @@ def moved(row: DeliveryRow) -> Moved:
 
 
 def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
-    """Why a receipt names no current hold; None if its message is committed and the handle's own end is still ahead."""
+    """Why a receipt names no current hold; None if its message is committed and the handle has not ended."""
     row = holds.of_message(tx.conn, receipt.group_id, receipt.message_key)
     state = State(row.state) if row is not None else _implied_state(tx, receipt)
     is_acked = state is State.COMMIT or (row is not None and state in ACKED and row.hold_id == receipt.hold_id)
@@ -78,7 +78,7 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
 
 
 def refusal(tx: Transaction, group: Group, receipt: Receipt) -> PopError:
-    """The same for operations that cannot be repeated: a committed message is a refusal too."""
+    """The same for operations that cannot be repeated: they are refused for a committed message too."""
     why = why_not(tx, group, receipt)
     return why or InvalidReceiptHandle(f"message {receipt.message_key} is committed already; nothing is held")
 
@@ -97,6 +97,6 @@ def _implied_state(tx: Transaction, receipt: Receipt) -> State:
 
 
 def _first_key(tx: Transaction, receipt: Receipt) -> int:
-    """Where the message was before any redrive."""
+    """The key that the message had before it was redriven."""
     found = redrives.origins_in_group(tx.conn, receipt.group_id, [receipt.message_key])
     return found[receipt.message_key].origin_key if found else receipt.message_key

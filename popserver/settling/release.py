@@ -26,7 +26,7 @@ from popserver.settling.refusals import locks_in_order, moved
 
 @dataclass(frozen=True, slots=True)
 class AbandonHolds(Request[None]):
-    """Holds whose holder is gone: all push holds of a client, or the holds of these receipts."""
+    """Holds whose holder has left: all push holds of a client, or the holds of these receipts."""
 
     phase: ClassVar = Phase.ABANDON_HOLDS
     client_id: str = ""

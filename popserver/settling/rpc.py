@@ -13,7 +13,7 @@ from popserver.transport.calls import AnyMethod, Caller, Method
 from popserver.transport.limits import CallLimits
 
 REASON_HEADER = "popmq-reason-bin"
-REASON_LENGTH_MAX = 256  # of a failure; what is longer is cut, because a failure is never refused for its reason
+REASON_LENGTH_MAX = 256  # characters; a longer reason of a failure is cut, not refused
 
 
 class SettleMethods:
@@ -46,7 +46,7 @@ class SettleMethods:
             [entry.message_id for entry in acked],
         )
         answer, refused = wire.AckMessageResponse(), False
-        new_entry = answer.entries.add  # entries are filled in place, because one that is made alone is copied
+        new_entry = answer.entries.add  # an entry that is made outside of the answer would be copied into it
         for each, outcome in zip(acked, outcomes, strict=True):
             entry = new_entry()
             entry.CopyFrom(_ACKED)
@@ -122,5 +122,5 @@ def reason_of(caller: Caller) -> str:
     return CONTROL.sub(" ", reason).strip()[:REASON_LENGTH_MAX]
 
 
-# Copied whole: that costs half of filling in its status.
+# Entries are copies of this one: a copy costs half of filling in the status.
 _ACKED = wire.AckMessageResultEntry(status=status.OK)

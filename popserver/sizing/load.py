@@ -1,4 +1,4 @@
-"""The load that a server is planned for, and what is refused of it."""
+"""The load that a server is planned for, and the limits of its values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Load:
 
     rate: float  # messages sent in a second, at the peak
     average_rate: float | None = None  # over a day; None: the peak rate
-    body: int = 1_024  # bytes; what is said of bytes of a body is true of keys and properties too
+    body: int = 1_024  # bytes; those of keys and properties count too
     groups: int = 1  # consumer groups, each of which gets the messages
     delivered: float = 100.0  # per cent of the messages that a group gets, of those sent; fewer with a filter
     dead: float = 0.0  # per cent of the deliveries that become dead letters

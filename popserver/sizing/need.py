@@ -1,4 +1,4 @@
-"""What a load needs: disk, memory, processors, servers; and what ends first when the load grows."""
+"""What a load needs: disk, memory, processors, servers; and which limit it reaches first when it grows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONNECTIONS_DEFAULT = int(Config.model_fields["max_connections"].default)
 
 
 class Limit(NamedTuple):
-    """Something that ends. `used`: how much of it the load takes, 1.0 for all."""
+    """A resource with a limit. `used`: the part that the load takes; 1.0: all."""
 
     name: str
     used: float
@@ -99,9 +99,9 @@ def need(load: Load, units: Units, *, is_sqlite: bool) -> Need:
 
 
 def _workers(load: Load, units: Units) -> int:
-    """So many that none is too busy. Each worker looks after all groups."""
-    room = BUSY_MAX - load.groups * units.group / 1e6
-    return max(1, math.ceil(_cores(load, units, 0).server / room)) if room > 0 else WORKERS_MAX + 1
+    """So many that none is too busy. Each worker does the work of all groups."""
+    free_cores = BUSY_MAX - load.groups * units.group / 1e6
+    return max(1, math.ceil(_cores(load, units, 0).server / free_cores)) if free_cores > 0 else WORKERS_MAX + 1
 
 
 def _cores(load: Load, units: Units, workers: int) -> _Cores:

@@ -139,15 +139,15 @@ def has_more_fields(data: bytes, most: int) -> bool:
     count: our messages have no groups, but a decoder accepts them. In bytes that are not a message, every field before
     the first unreadable one counts.
     """
-    place, size = 0, len(data)
+    position, size = 0, len(data)
     for _ in range(most):
-        if place >= size:
+        if position >= size:
             return False
-        place, kind, length = _field(data, place)
+        position, kind, length = _field(data, position)
         if kind > _FIXED32:
             return False
-        place += length
-    return place < size
+        position += length
+    return position < size
 
 
 def bytes_beside_bodies(data: bytes, message: Descriptor, fields_max: int) -> int:
@@ -157,45 +157,45 @@ def bytes_beside_bodies(data: bytes, message: Descriptor, fields_max: int) -> in
     `fields_max` fields count.
     """
     beside, ends = len(data), [(len(data), message)]
-    place = 0
+    position = 0
     for _ in range(fields_max):
-        while ends and place >= ends[-1][0]:
+        while ends and position >= ends[-1][0]:
             ends.pop()
         if not ends:
             break
-        tag, _ = _varint(data, place)
-        place, kind, length = _field(data, place)
+        tag, _ = _varint(data, position)
+        position, kind, length = _field(data, position)
         field = ends[-1][1].fields_by_number.get(tag >> 3) if kind == _BYTES else None
         inside = None if field is None else field.message_type
         if inside is not None and len(ends) == 1:
-            ends.append((place + length, inside))
+            ends.append((position + length, inside))
             continue
         if field is not None and field.type == field.TYPE_BYTES:
-            beside -= min(length, len(data) - place)
-        place += length
+            beside -= min(length, len(data) - position)
+        position += length
     return beside
 
 
-def _field(data: bytes, place: int) -> tuple[int, int, int]:
-    """The field at `place`: where its content begins, its wire type, and the length of its content in bytes."""
-    tag, place = _varint(data, place)
+def _field(data: bytes, position: int) -> tuple[int, int, int]:
+    """The field at `position`: the position of its content, its wire type, and the length of its content in bytes."""
+    tag, position = _varint(data, position)
     kind = tag & 7
     if kind == _VARINT:
-        _, place = _varint(data, place)
+        _, position = _varint(data, position)
     elif kind == _BYTES:
-        length, place = _varint(data, place)
-        return place, kind, length
-    return place, kind, {_FIXED64: 8, _FIXED32: 4}.get(kind, 0)
+        length, position = _varint(data, position)
+        return position, kind, length
+    return position, kind, {_FIXED64: 8, _FIXED32: 4}.get(kind, 0)
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """The number at `place`, and the place after it. A number that is cut off ends with the data."""
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """The number at `position`, and the position after it. A number that is cut off ends with the data."""
     value = shift = 0
-    while place < len(data):
-        byte = data[place]
-        place += 1
+    while position < len(data):
+        byte = data[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80 or shift > 63:
             break
-    return value, place
+    return value, position

@@ -1,9 +1,9 @@
 """The memory for requests: taken when the size of a request is known, given back when the request is answered.
 
-The headers of a call are judged before its request. A request says its size first. Up to 64 KiB may arrive at once; the
-rest of a larger one may be sent only when there is memory for it. Large requests wait their turn for a moment. Small
-requests have their own budget, so that large ones cannot block them. Callers without a required signature have their
-own budget too.
+The headers of a call are checked before its request. A request begins with its size. Up to 64 KiB may arrive at once;
+the rest of a larger one may be sent only when there is memory for it. Large requests wait in turn, for a short time.
+Small requests have their own budget, so that large ones cannot block them. Callers without a required signature have
+their own budget too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Arrived(NamedTuple, Generic[Request]):
     request: Request | BadRequest | None  # a `BadRequest` if the bytes are not a request
     size: int
     budget: Budget
-    refusal: PopError | None = None  # `request`, if it is one; or there is no room, and only a small one is decoded
+    refusal: PopError | None = None  # `request`, if it is one; or the request does not fit into its budget
     is_end: bool = False  # the call ended without a request
 
 
@@ -66,7 +66,7 @@ class Incoming:
         self.meters = meters or Meters()
         total = limits.incoming_bytes_max
         self._largest = limits.request_bytes_max
-        self._patience_s = (
+        self._request_s = (
             limits.request_ms / 1_000,
             limits.unsigned_request_ms / 1_000,
         )  # index: whether the caller is a stranger
@@ -96,12 +96,12 @@ class Incoming:
         return Frames(self, call, read)
 
     async def _late(self, call: Call, read: Read[Sent], bytes_max: int, *, is_anonymous: bool) -> Arrived[Sent]:
-        patience_s = self._patience_s[is_anonymous]
+        request_s = self._request_s[is_anonymous]
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(request_s):
                 return await self._arrival(call, read, min(bytes_max, self._largest), is_anonymous=is_anonymous)
         except TimeoutError:
-            raise RequestTooSlow(f"the request had not arrived after {patience_s:g} s") from None
+            raise RequestTooSlow(f"the request had not arrived after {request_s:g} s") from None
 
     async def _arrival(self, call: Call, read: Read[Sent], bytes_max: int, *, is_anonymous: bool) -> Arrived[Sent]:
         size = await call.next_size()
@@ -203,10 +203,10 @@ class _InTurn(Budget):
         return not self._waiting and super().take(amount)
 
     async def wait(self, amount: int, timeout_s: float) -> bool:
-        """Use `amount` as soon as there is room and all who came before have had their turn."""
+        """Use `amount` as soon as it fits and all earlier callers have had their turn."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        place = (amount, turn)
-        self._waiting.append(place)
+        entry = (amount, turn)
+        self._waiting.append(entry)
         try:
             async with asyncio.timeout(timeout_s):
                 await turn
@@ -217,8 +217,8 @@ class _InTurn(Budget):
                 self.give_back(amount)
             raise
         finally:
-            if place in self._waiting:
-                self._waiting.remove(place)
+            if entry in self._waiting:
+                self._waiting.remove(entry)
                 self._next()
         return turn.done() and not turn.cancelled()
 

@@ -127,10 +127,10 @@ def _refusable(handler: Handler) -> Handler:
     return handle
 
 
-# grpc.health.v1. Its answers have no place for reasons; `popmq.v1.Admin/GetHealth` and /readyz have them.
+# grpc.health.v1. Its answers have no field for reasons; `popmq.v1.Admin/GetHealth` and /readyz have them.
 
 _LIVENESS = frozenset({"startup", "liveness"})
-WATCH_S = 5.0  # how often a watch looks whether the state has changed
+WATCH_S = 5.0  # how often a watch checks whether the state has changed
 
 
 class ServerCondition(Protocol):

@@ -74,14 +74,14 @@ _STREAM_ENDS: dict[type[PopError], EndCode] = {
 # gRPC sends the sentence in a header, and some clients accept at most 8 KiB of headers.
 _STREAM_SENTENCE_LENGTH_MAX = 512
 
-# A sentence repeats names from the request, and nobody has checked their length.
+# A sentence repeats names from the request, whose length is not checked yet.
 _SENTENCE_LENGTH_MAX = 2_000
 
 OK = pb.Status(code=pb.OK, message="OK")
 
 
 def listed(count: int, limit: int, what: str, advice: str) -> pb.Status:
-    """The status of a list without pages, which says if it has not all entries. `count` may end at `limit` + 1."""
+    """The status of a list without pages, which says if entries are missing. `count` may end at `limit` + 1."""
     if count <= limit:
         return OK
     return pb.Status(code=pb.OK, message=f"only the first {limit} {what}; {advice}")
@@ -91,7 +91,7 @@ def of(outcome: PopError | None) -> pb.Status:
     """The status of one outcome; None means success."""
     if outcome is None:
         return OK
-    # Tests of official clients look for the code's name in the sentence of a refused handle.
+    # Tests of official clients expect the code's name in the sentence of a refused handle.
     named = "INVALID_RECEIPT_HANDLE: " if isinstance(outcome, errors.InvalidReceiptHandle) else ""
     sentence = outcome.sentence
     if len(sentence) > _SENTENCE_LENGTH_MAX:

@@ -1,4 +1,4 @@
-"""What every HTTP request passes first: the name that it was sent to."""
+"""The first check of every HTTP request: the host name that it was sent to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Guard:
         host = Headers(scope=scope).get("host", "")
         is_foreign = self._is_local and not is_own_name(host, self._hosts)
         if scope["path"] in self._for_everybody:
-            # A caller under a foreign name is not taken for this machine, which may read the reasons too.
+            # A caller that uses a foreign name does not count as this machine, whose callers may read the reasons too.
             await self._app({**scope, "client": None} if is_foreign else scope, receive, send)
         elif is_foreign:
             await PlainTextResponse(f"{_FOREIGN.format(host)}\n", 421)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""What the log says about the HTTP port."""
+"""Log lines about the HTTP port."""
 
 from __future__ import annotations
 

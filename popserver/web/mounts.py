@@ -2,7 +2,7 @@
 
 A package names itself as an entry point of the group `popmq.http`: an async context manager `(MountContext) → routes`.
 It is entered at the first request that no other path answers, and left when the server stops. So a server does not load
-what nobody opens.
+a package that is never opened.
 
     [project.entry-points."popmq.http"]
     console = "popconsole.app:mounted"

@@ -1,4 +1,4 @@
-"""Who may read what the server tells about itself: names of topics and groups, and why it is not ready."""
+"""Who may read the metrics, which name topics and groups, and why the server is not ready."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class Readers:
 
     @property
     def refusal(self) -> str:
-        """What others are told."""
+        """The answer to all others."""
         return HOW if self._expected else f"{NOT_HERE} {HOW}"

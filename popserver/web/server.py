@@ -71,7 +71,7 @@ class WebServer:
                 "not served over HTTP",
                 packages=[each.name for each in entries],
                 reason="this server accepts only clients with a certificate (--tls-client-ca), and it has no users, so"
-                " nobody could be asked who it is here; give it users with --auth, or run popmq console with"
+                " the HTTP port cannot authenticate anybody; give it users with --auth, or run popmq console with"
                 " --client-cert and --client-key",
             )
             entries = []

@@ -82,7 +82,7 @@ class SimulatedClock(ManualClock):
     def call_on(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         return self.call_at(at_ms - self.ahead_of_server_ms, callback)
 
-    def call_when_patience_ends(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
+    def call_at_deadline(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         return self.call_at(at_ms, callback)
 
     def forget_alarms(self, server: Server) -> None:

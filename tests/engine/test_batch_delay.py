@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.engine.batch import ENOUGH, FRAMES_PER_CALL, PATIENCE_S_MAX, PER_REQUEST_S, BatchDelay
+from popserver.engine.batch import DELAY_S_MAX, ENOUGH, FRAMES_PER_CALL, PER_REQUEST_S, BatchDelay
 
 
 def test_the_first_request_leaves_at_once() -> None:
@@ -14,41 +14,39 @@ def test_the_first_request_leaves_at_once() -> None:
 def test_a_caller_who_is_alone_never_waits() -> None:
     pace = BatchDelay()
     for moment in range(10):
-        pace.left(1, now_s=float(moment))
+        pace.started(1, now_s=float(moment))
         assert pace.wait_s(1, now_s=float(moment)) == 0
 
 
-@pytest.mark.parametrize(
-    ("count", "patience_s"), [(2, 2 * PER_REQUEST_S), (8, 8 * PER_REQUEST_S), (500, PATIENCE_S_MAX)]
-)
-def test_after_company_a_batch_waits_for_as_much_again(count: int, patience_s: float) -> None:
+@pytest.mark.parametrize(("count", "delay_s"), [(2, 2 * PER_REQUEST_S), (8, 8 * PER_REQUEST_S), (500, DELAY_S_MAX)])
+def test_after_company_a_batch_waits_for_as_much_again(count: int, delay_s: float) -> None:
     pace = BatchDelay()
-    pace.left(count, now_s=10.0)
-    assert pace.wait_s(1, now_s=10.0) == pytest.approx(patience_s)
-    assert pace.wait_s(1, now_s=10.0 + patience_s / 2) == pytest.approx(patience_s / 2)
-    assert pace.wait_s(1, now_s=10.0 + 2 * patience_s) == 0
+    pace.started(count, now_s=10.0)
+    assert pace.wait_s(1, now_s=10.0) == pytest.approx(delay_s)
+    assert pace.wait_s(1, now_s=10.0 + delay_s / 2) == pytest.approx(delay_s / 2)
+    assert pace.wait_s(1, now_s=10.0 + 2 * delay_s) == 0
 
 
 def test_streamed_answers_count_as_calls() -> None:
     pace = BatchDelay()
-    pace.left(2, now_s=10.0, frames=4 * FRAMES_PER_CALL)
+    pace.started(2, now_s=10.0, frames=4 * FRAMES_PER_CALL)
     assert pace.wait_s(1, now_s=10.0) == pytest.approx((2 + 4) * PER_REQUEST_S)
 
 
 def test_a_consumer_who_is_alone_never_waits() -> None:
     pace = BatchDelay()
-    pace.left(1, now_s=10.0, frames=32)
+    pace.started(1, now_s=10.0, frames=32)
     assert pace.wait_s(1, now_s=10.0) == 0
 
 
 def test_a_full_batch_leaves_at_once() -> None:
     pace = BatchDelay()
-    pace.left(500, now_s=10.0)
+    pace.started(500, now_s=10.0)
     assert pace.wait_s(ENOUGH, now_s=10.0) == 0
 
 
 def test_a_lull_is_forgotten_after_one_batch() -> None:
     pace = BatchDelay()
-    pace.left(500, now_s=10.0)
-    pace.left(1, now_s=10.005)
+    pace.started(500, now_s=10.0)
+    pace.started(1, now_s=10.005)
     assert pace.wait_s(1, now_s=10.005) == 0

@@ -124,7 +124,7 @@ class TestTheSystemClock:
         clock = machine.clock()
         machine.set_clock(-7_200_000)
         clock.follow(clock.wall_ms)
-        until_ms = clock.patience_ends_ms(20_000)
+        until_ms = clock.deadline_ms(20_000)
         machine.run(20)
         assert clock.now_ms() == until_ms
 
@@ -244,14 +244,14 @@ class TestTheManualClock:
     async def test_a_clients_patience_is_real(self) -> None:
         clock = ManualClock(0)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        clock.call_when_patience_ends(20, lambda: ended.set_result(None))
+        clock.call_at_deadline(20, lambda: ended.set_result(None))
         await asyncio.wait_for(ended, 60)
         assert clock.now_ms() == 0
 
     async def test_or_ends_when_the_clock_says_so(self) -> None:
         clock = ManualClock(0)
         ended: list[int] = []
-        clock.call_when_patience_ends(3_600_000, lambda: ended.append(clock.now_ms()))
+        clock.call_at_deadline(3_600_000, lambda: ended.append(clock.now_ms()))
         await clock.advance(3_600_000, settled)
         assert ended == [3_600_000]
 

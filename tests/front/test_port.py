@@ -139,7 +139,7 @@ async def listening(
     finally:
         here.leave()
         here.listener.close()
-        await asyncio.wait_for(connections.all_gone(), PATIENCE_S)
+        await asyncio.wait_for(connections.all_closed(), PATIENCE_S)
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plaintext", "tls"])
@@ -193,7 +193,7 @@ async def test_a_handshake_that_stops_is_let_go_after_a_while() -> None:
         client = await here.client()
         client.writer.write(b"\x16\x03\x01")
         await client.rest()
-        await asyncio.wait_for(here.connections.all_gone(), PATIENCE_S)
+        await asyncio.wait_for(here.connections.all_closed(), PATIENCE_S)
         assert not any(hasattr(stub, "_transport") for stub in here.stubs)
 
 

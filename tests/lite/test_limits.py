@@ -20,7 +20,7 @@ async def test_the_lite_topics_of_all_clients_have_a_budget(lite: LiteBroker) ->
     budget.limit = 3
     await lite.sync("a", "b", client_id="one")
     assert budget.used == 2
-    with pytest.raises(TooManyRequests, match="no room for 2 lite topics of client 'two': 2 of 3 lite topics"):
+    with pytest.raises(TooManyRequests, match="limit reached for 2 lite topics of client 'two': 2 of 3 lite topics"):
         await lite.sync("a", "b", client_id="two")
     await lite.sync("a", client_id="two")
     await lite.sync("a", "b", client_id="one", action=LiteAction.COMPLETE_ADD)

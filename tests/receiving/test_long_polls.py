@@ -265,7 +265,7 @@ async def test_one_whose_answer_does_not_fit_into_the_transaction_has_the_next(
     if is_repeated:
         await broker.receive(attempt_id="a")
     rooms = iter([0])
-    monkeypatch.setattr(broker.broker.engine.writer, "_answer_room", lambda: next(rooms, 1_000_000))
+    monkeypatch.setattr(broker.broker.engine.writer, "_answer_capacity", lambda: next(rooms, 1_000_000))
     assert [each.attempt for each in await broker.receive(attempt_id="a")] == [1, 1, 1]
 
 
