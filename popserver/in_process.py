@@ -5,8 +5,8 @@ with popserver.embedded(manual_clock=True) as broker:
         …
         broker.clock.advance("2h")
 
-The broker lives in the process that started it. In a forked child it refuses everything, ending it does nothing, and
-what it has opened is never freed: a child that closes its parent's SQLite connection may damage the file.
+The broker lives in the process that started it. In a forked child it refuses every call, stopping it does nothing, and
+its connections are never closed: a child that closes its parent's SQLite connection may damage the file.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Broker:
             await self.producing.transactions.idle()
             await self.consuming.pulls.parked.idle()
             await self.engine.writer.idle()
-            await asyncio.sleep(0)  # what answers begin when they are there, such as the purge after a deletion
+            await asyncio.sleep(0)  # lets callbacks of answers begin their work, such as the purge after a deletion
 
     async def drain(self) -> None:
         """End waiting polls without messages. Running requests still complete."""
@@ -164,7 +164,7 @@ class Broker:
             self.users_changed()
 
     def _on_changed_topic(self, name: Resource) -> None:
-        """Here or at another server it was changed or deleted: who waits there has to ask again."""
+        """The topic was changed or deleted, here or at another server: end the waits in it."""
         self.catalog.forget_topic(name)
         self.sessions.waits.change(notifications.TOPIC, name)
 

@@ -1,4 +1,4 @@
-"""What all rooms work with: the store, its readers and its writer, the clock, wake-ups, budgets, background tasks."""
+"""The parts that all rooms use: the store, its readers and writer, the clock, wake-ups, budgets, background tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from popserver.model.budget import BrokerLimits, Budgets
 
 
 class Engine:
-    """The parts that know nothing of messages."""
+    """The parts that do not depend on messages."""
 
     def __init__(self, database: Database, clock: Clock, limits: BrokerLimits) -> None:
         self.database = database

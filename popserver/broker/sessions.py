@@ -1,4 +1,4 @@
-"""Which clients are there, in which groups, and what they hold."""
+"""The connected clients, their groups, and what they hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking over from another server on the same Postgres that is gone: its background work, and its clients' holds."""
+"""When another server on the same Postgres is gone: take over its background work, and its clients' holds."""
 
 from __future__ import annotations
 

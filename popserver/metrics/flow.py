@@ -1,8 +1,8 @@
 """Reads the numbers of the store for scrapes, without ever making a scrape or the database wait for long.
 
 One read runs at a time. The next one starts at a scrape, after a pause (`pause_s`), so reading takes at most 3 % of one
-reader's time. A scrape waits for a read that runs, but not for long; then it gets the numbers before, as long as they
-are not too old, and otherwise none.
+reader's time. A scrape waits for a read that runs, but not for long; then it gets the previous numbers, or none if
+these are too old.
 """
 
 from __future__ import annotations

@@ -126,6 +126,6 @@ def _add_pair(families: Families, pair: PairRow, group: Resource, topic: Resourc
     elif pair.ready == 0:
         age_ms = 0
     else:
-        return  # the oldest one is known only to have come back
+        return  # all READY messages are READY again; since when is unknown
     families.add("rocketmq_consumer_queueing_latency", age_ms, *labels)
     families.add("rocketmq_consumer_lag_latency", age_ms, *labels)

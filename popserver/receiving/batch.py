@@ -1,4 +1,4 @@
-"""What receives ask for, the messages found for them, and what they get."""
+"""Receives, the messages that a search finds for them, the shares of its sources, and the grants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one of each costs, as the benchmark has measured it: `make bench ARGS=sizes` writes figures.json."""
+"""The cost of each unit of a load, measured by the benchmark: `make bench ARGS=sizes` writes figures.json."""
 
 from __future__ import annotations
 
