@@ -47,7 +47,7 @@ class GroupRunRow(NamedTuple):
 
 
 def blocked_counts(conn: Connection) -> dict[int, int]:
-    """By consumer group, how many message groups are blocked; one with several held messages counts that often."""
+    """By consumer group, how many message groups have a message that is held or waits for a retry."""
     return {row[0]: row[1] for row in conn.execute(_BLOCKED_COUNTS)}
 
 
@@ -148,6 +148,10 @@ def _order_of_run(each: FromClause) -> Sequence[ColumnElement[Any]]:
     return each.c.message_group, each.c.message_key
 
 
-_BLOCKED_COUNTS = (
-    select(delivery.c.group_id, func.count()).where(MESSAGE_GROUP.is_not(None), WITH_TIME).group_by(delivery.c.group_id)
+_BLOCKED = (
+    select(delivery.c.group_id, delivery.c.topic_id, MESSAGE_GROUP)
+    .where(MESSAGE_GROUP.is_not(None), WITH_TIME)
+    .distinct()
+    .subquery("blocked")
 )
+_BLOCKED_COUNTS = select(_BLOCKED.c.group_id, func.count()).group_by(_BLOCKED.c.group_id)
