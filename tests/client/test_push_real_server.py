@@ -157,7 +157,7 @@ async def test_what_never_gets_its_turn_uses_up_no_attempt(
         return SUCCESS
 
     async with aio.PushConsumer(shared.endpoint, group, topic, listener, concurrency=1, consumption_timeout=0.6):
-        await until(lambda: "are given back: the listener does not come to them" in caplog.text, 15)
+        await until(lambda: "are given back: the listener is too slow to begin them in time" in caplog.text, 15)
         await until(lambda: len(seen) == 2, 15)
         await until(lambda: states(shared, group, topic) == (0, 0, 0, 1), 15)
     assert [attempt for _, attempt in seen] == [1, 1]

@@ -208,7 +208,7 @@ async def test_rubbish_on_the_channel_does_no_harm(servers: SeveralBrokers, said
         (sent,) = await servers.a.send()
         # What comes by the same channel after it is heard.
         assert ids(await poll) == [sent.message_id]
-    told = [each["payload"] for each in logs if each["event"].startswith("a notification cannot be read")]
+    told = [each["payload"] for each in logs if each["event"].startswith("a notification cannot be decoded")]
     assert set(told) == {said}
     assert len(told) <= 2, "once a minute at each server"
 

@@ -94,7 +94,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Cluster, set[s
 
     def asked(*jobs: list[int]) -> tuple[Cluster, set[str]]:
         cluster = Cluster([*jobs])
-        monkeypatch.setattr(registering, "_look", cluster.look)
+        monkeypatch.setattr(registering, "_inspect", cluster.look)
         monkeypatch.setattr(registering, "_executors", lambda context: FIT_EXECUTORS)
         monkeypatch.setattr(registering, "time", cluster)
         found = registering._machines(SimpleNamespace(), 300)  # type: ignore[arg-type]
