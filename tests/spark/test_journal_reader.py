@@ -200,7 +200,9 @@ def test_what_comes_again_because_the_ack_was_not_heard_is_dropped(tmp_path: Pat
     "strange", [{"v": 1, "seq": 3, "parts": 1, "messages": 5}, {"v": 2, "seq": 3}, {"v": 1, "id": 3}, {"seq": 3}]
 )
 def test_a_checkpoint_of_another_source_is_refused(strange: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"not one of journals, which have the form \{'v': 1, 'seq': 12\}.* of its own"):
+    with pytest.raises(
+        ValueError, match=r"not one of journals, which have the form \{'v': 1, 'seq': 12\}.* of its own"
+    ):
         seq_of(strange)
 
 
