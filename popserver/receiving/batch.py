@@ -134,13 +134,13 @@ class Received(NamedTuple):
 class Receive(Request[Received]):
     """A consumer's request for messages.
 
-    `rotation` numbers the receives. It decides at which queue a search starts, which searches ignore priorities, and
-    which source gets a capacity of one (`half_of`). `attempt_id` names the receive: a repetition gets the messages that
-    it holds. With `heads_only` at most one message of a message group is granted at a time, because the consumer would
-    not process several in order. `in_one_frame`: the answer is one frame, not a frame per message. With a SQL filter, a
-    message is granted for the first time only if the filter accepted it in `judged` (`receiving.filter_fetch`). With
-    `is_paused` the receive gets only what it holds already. `overlaps`: other clients of the group subscribe to some of
-    the same lite topics.
+    `rotation` numbers the receives, `searches` counts the ended searches of this one. Both decide at which queue a
+    search starts, which searches ignore priorities, and which source gets a capacity of one (`half_of`). `attempt_id`
+    names the receive: a repetition gets the messages that it holds. With `heads_only` at most one message of a message
+    group is granted at a time, because the consumer would not process several in order. `in_one_frame`: the answer is
+    one frame, not a frame per message. With a SQL filter, a message is granted for the first time only if the filter
+    accepted it in `judged` (`receiving.filter_fetch`). With `is_paused` the receive gets only what it holds already.
+    `overlaps`: other clients of the group subscribe to some of the same lite topics.
     """
 
     phase: ClassVar = Phase.RECEIVE
@@ -158,6 +158,7 @@ class Receive(Request[Received]):
     judged: Judged = NOTHING_JUDGED
     is_paused: bool = False
     overlaps: bool = False
+    searches: int = 0
 
 
 class ReceiveBatch(NamedTuple):

@@ -166,7 +166,7 @@ class Polls:
                 if received is not None:
                     if received.more and not received.deliveries and self._clock.now_ms() < search_until_ms:
                         # Begin at another queue: the first one may have many messages that the filter refuses.
-                        request = replace(request, rotation=request.rotation + 1)
+                        request = replace(request, searches=request.searches + 1)
                         continue
                     may_be_repeated = False
                     if received.more:

@@ -136,7 +136,7 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
     # The newest result covers at least as much as the older ones.
     judged = several[-1].judged
     # Searches are counted, and not their receives: of eight queues, searches for eight receives would begin at one.
-    topic, rotation = first.topic, first.rotation // len(several)
+    topic, rotation = first.topic, first.rotation // len(several) + first.searches
     keeps_order = not topic.name.name.startswith(SYSTEM_DERIVED)
     return ReceiveBatch(
         group=first.group,

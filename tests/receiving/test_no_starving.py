@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from popserver.model.names import Resource
@@ -68,3 +70,5 @@ def test_searches_for_eight_consumers_begin_at_each_of_eight_queues(store: OpenS
     group = store.group(meets=[topic])
     searches = [[a_receive(group, topic, rotation=8 * search + each) for each in range(8)] for search in range(8)]
     assert [receive_batch_of(each).rotation % 8 for each in searches] == list(range(8))
+    again = [replace(each, searches=1) for each in searches[0]]
+    assert receive_batch_of(again).rotation == 1, "if a search found nothing and there is more, the next queue is first"
