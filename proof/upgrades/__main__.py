@@ -60,7 +60,7 @@ class Run:
             self._part(version, database, "refused", too_old)
         else:
             done = self._part(version, database, "upgraded", functools.partial(upgrade, every=every))
-            statements = done.counts["kills_in_mid_migration"] * every
+            statements = (done.counts["kills_in_mid_migration"] - 1) * every + 1  # at least
             for at in (each for each in STOPS if database == "postgres" and each <= statements):
                 for killed in (False, True):
                     part = functools.partial(two_at_once, at=at, killed=killed)
