@@ -24,6 +24,7 @@ from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
 from popserver.database.newest import BEGIN_LOOKING_UP, BEGIN_READING
 from popserver.database.notifications import CHANNEL
+from popserver.database.statement import execute_text
 from popserver.model.errors import CommitUnknown, Internal, PopError, StoreFull, StoreUnavailable
 from popserver.postgres.commits import BARRIER, CommitWarnings
 from popserver.postgres.connections import PrimaryConnections
@@ -128,15 +129,18 @@ class Database:
     def commit(self, conn: Connection, notification: str = "", *, waits: bool = False) -> None:
         """Commit the transaction. The `notification` is sent to listeners when it is durable.
 
-        `waits`: the commit waits for the synchronous standby even if the transaction has written nothing
+        `waits`: the transaction may have written nothing, and its commit waits for the synchronous standby even so
         (`postgres.commits`). Raises `CommitUnknown` if Postgres gave up this wait.
         """
         self._warnings.clear()
         first = [BARRIER] if waits and self.durability == "full" else []
         if notification:
             first.append(f"NOTIFY {CHANNEL}, '{notification}'")  # the payload has no quotation marks
-        # Several statements in one round trip; so they have no parameters.
-        conn.exec_driver_sql("; ".join((*first, "COMMIT")), execution_options={"no_parameters": True})
+        if first:
+            # Several statements in one round trip; so they have no parameters.
+            conn.exec_driver_sql("; ".join((*first, "COMMIT")), execution_options={"no_parameters": True})
+        else:
+            execute_text(conn, "COMMIT")
         if (said := self._warnings.take()) is not None:
             raise CommitUnknown(
                 f"{self.name} committed with a warning ({said}); after a failover the change could be missing, repeat"

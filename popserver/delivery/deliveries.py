@@ -181,7 +181,9 @@ def commit(tx: Transaction, group_id: int, holds: Sequence[tuple[int, int]]) -> 
     Returns how many were committed. Without RETURNING: SQLite's driver releases the interpreter lock for each row.
     """
     names = {"for_group": group_id, "holds": encode_rows(holds), "now_ms": tx.now_ms}
-    return (_COMMIT_BY_ADDRESS if tx.has_other_writers else _COMMIT_BY_KEY).execute(tx.conn, names).rowcount
+    count = (_COMMIT_BY_ADDRESS if tx.has_other_writers else _COMMIT_BY_KEY).execute(tx.conn, names).rowcount
+    tx.has_written |= count > 0
+    return count
 
 
 def commit_returning(tx: Transaction, group_id: int, holds: Sequence[tuple[int, int]]) -> list[DeliveryRow]:

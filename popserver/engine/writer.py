@@ -300,7 +300,7 @@ class Writer:
             if self.announcement is None:
                 execute_text(tx.conn, "COMMIT")
             else:
-                waits = any(each.entry.request.phase not in POLLING_PHASES for each in outcomes)
+                waits = not tx.has_written and any(each.entry.request.phase not in POLLING_PHASES for each in outcomes)
                 self._database.commit(tx.conn, self.announcement(tx), waits=waits)
             took_s = now_s() - began_s
             commits.counts[bisect_left(commits.limits, took_s)] += 1

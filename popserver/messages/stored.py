@@ -131,6 +131,7 @@ def _store(tx: Transaction, topic: Topic, placed: Sequence[_Placed], lite_topics
     """Insert the messages with their keys, and wake receives that may get them."""
     rows = [_rows(each.taken.stored_at_ms, topic, each.first_key, each.messages) for each in placed]
     dialect_of(tx.conn).insert(tx.conn, message, rows[0] if len(rows) == 1 else list(chain.from_iterable(rows)))
+    tx.has_written = True
     for run in placed:
         if any(each.keys for each in run.messages):
             keyed = tx.at_end(KeyedMessages)
