@@ -29,6 +29,7 @@ _SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"
 _IS_ASKED_FOR: Final = os.environ.get(_SUPPORT, "").lower() in ("1", "t", "true", "y", "yes")
 _THREADS_OF_GRPC: Final = ("event_engine", "grpc_", "lifeguard")  # how the names of gRPC's own threads begin
 _MOMENT_MS: Final = 1_000
+_QUIET_MS: Final = 5
 _IN_USE: Final = (
     "gRPC was in use when this process was forked, and it does not work after that: close every client before the fork,"
     " and make new ones after it; or start processes without a fork, for example with multiprocessing's 'spawn' or"
@@ -62,7 +63,7 @@ class _Forks:
         self._in_use = False
 
     def before(self) -> None:
-        if not self.open and self.was_closed and _is_running():
+        if self.was_closed and not self.open:
             self.was_closed = False
             gc.collect()  # calls of a closed client may be in a circle, and keep its channel
             _wait_for_the_end()
@@ -79,13 +80,23 @@ class _Forks:
 
 def _wait_for_the_end() -> None:
     """gRPC's threads take a moment to end, on a busy machine. The last one, which has a lock that every new channel
-    needs, is started by another and has no name at first: so none may be seen twice in a row."""
-    quiet = 0
+    needs, is started by another and has no name at first: so no thread may have come or gone for a while."""
+    before, quiet = frozenset[str](), 0
     for _ in range(_MOMENT_MS):
-        quiet = 0 if _is_running() else quiet + 1
-        if quiet == 2:
+        threads = _other_threads()
+        quiet = 0 if _is_running() or threads != before else quiet + 1
+        if quiet == _QUIET_MS:
             return
+        before = threads
         time.sleep(0.001)
+
+
+def _other_threads() -> frozenset[str]:
+    """The ids of the threads that Python has not started; empty where only Python knows its threads."""
+    own = {str(each.native_id) for each in threading.enumerate()}
+    with contextlib.suppress(OSError):
+        return frozenset(each.name for each in Path("/proc/self/task").iterdir()) - own
+    return frozenset()
 
 
 def _is_running() -> bool:

@@ -28,6 +28,7 @@ from popclient.message import FilterExpression, MessageView
 from popproto.v2 import definition_pb2 as pb
 
 UNUSED_PATIENCE_S: Final = 1.0  # seconds that messages without a waiting receive are kept for the next one
+AHEAD_MAX: Final = 2 * ONE_FRAME_MAX  # messages: one answer is worked off while the next one is under way
 AHEAD_AGAIN: Final = 10.0  # seconds without polls ahead after messages of one were given back
 
 
@@ -113,10 +114,10 @@ class Polls:
         ):
             return
         each = min(asking.max_messages, ONE_FRAME_MAX)
-        wanted = each if topic in self._in_order else min(wanted, ONE_FRAME_MAX)
+        wanted = each if topic in self._in_order else min(wanted, AHEAD_MAX)
         missing = wanted - sum(poll.expected for poll in self._idle[topic] if poll.ahead)
         if 2 * missing >= wanted and missing >= each:
-            self.release([self._begin(Poll(topic, asking, ahead=missing // each * each))])
+            self.release([self._begin(Poll(topic, asking, ahead=min(missing, ONE_FRAME_MAX) // each * each))])
 
     def take(self, poll: Poll) -> list[MessageView]:
         """The messages of a poll for one receive; none if it was ahead and less than half of the hold is left."""
@@ -173,7 +174,7 @@ class Polls:
 
     def _poll_ended(self, poll: Poll, _: asyncio.Task[None]) -> None:
         """Called when a poll that was released has ended."""
-        if poll.messages:
+        if poll.messages and not self._stopped:  # a timer would keep the poll, and with it the connection
             asyncio.get_running_loop().call_later(UNUSED_PATIENCE_S, self._drop_unused, poll)
         else:
             self._drop_unused(poll)

@@ -16,9 +16,9 @@ from popserver.database.notifications import Invalidation
 from popserver.engine.transaction import Request
 from popserver.model.errors import PopError
 
-# The loop needs about 0.2 ms to receive and answer a call. Twice that, so that a batch can grow to all active callers.
-PER_REQUEST_S = 0.000_4
-DELAY_S_MAX = 0.008
+# The loop needs about 0.1 ms to receive and answer a call. Twice that, so that a batch can grow to all active callers.
+PER_REQUEST_S = 0.000_2
+DELAY_S_MAX = 0.004
 # The event loop needs as long for so many frames of streamed answers as for a call.
 FRAMES_PER_CALL = 8
 # A batch of this many requests does not wait for more: its commit costs little compared with the requests.

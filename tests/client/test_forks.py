@@ -141,6 +141,20 @@ def test_a_child_of_a_process_with_an_open_client_is_refused_at_once(endpoint: s
     run(endpoint, program, kind, forks)
 
 
+def test_a_consumer_that_has_received_ahead_lets_go_of_grpc(endpoint: str) -> None:
+    program = """
+        with Producer(endpoint) as producer:
+            producer.send_many([Message("ahead", "x") for _ in range(3_000)]).raise_for_failures()
+        for _ in range(3):
+            client = SimpleConsumer(endpoint, "ahead", "ahead")
+            for _ in range(8):
+                client.receive(await_duration=0)
+            client.close()
+            assert forked(lambda: use("producer").close()) == 0
+    """
+    run(endpoint, program)
+
+
 def test_a_fork_amid_calls_of_other_threads(endpoint: str) -> None:
     program = """
         producer, ended = Producer(endpoint), threading.Event()
