@@ -141,18 +141,48 @@ def test_a_child_of_a_process_with_an_open_client_is_refused_at_once(endpoint: s
     run(endpoint, program, kind, forks)
 
 
-def test_a_consumer_that_has_received_ahead_lets_go_of_grpc(endpoint: str) -> None:
+@pytest.mark.parametrize("kind", ["simple", "push", "pull", "queue_push"])
+def test_a_consumer_that_has_received_ahead_lets_go_of_grpc(endpoint: str, kind: str) -> None:
     program = """
-        with Producer(endpoint) as producer:
-            producer.send_many([Message("ahead", "x") for _ in range(3_000)]).raise_for_failures()
-        for _ in range(3):
-            client = SimpleConsumer(endpoint, "ahead", "ahead")
+        kind, first_there = sys.argv[2], threading.Event()
+        ahead = f"ahead-{kind}"
+
+        def heard(result):
+            first_there.set()
+            return result
+
+        def simple():
+            client = SimpleConsumer(endpoint, ahead, ahead)
             for _ in range(8):
-                client.receive(await_duration=0)
-            client.close()
+                assert client.receive(await_duration=5)
+            return client
+
+        def push():
+            return heard_by(PushConsumer(endpoint, ahead, ahead, lambda _: heard(is_done())))
+
+        def pull():
+            client = PullConsumer(endpoint, ahead, consume_from="CONSUME_FROM_FIRST_OFFSET")
+            client.subscribe(ahead)
+            assert client.poll(5)
+            return client
+
+        def queue_push():
+            hear = lambda *_: heard(is_consumed())
+            return heard_by(QueuePushConsumer(endpoint, ahead, ahead, hear, consume_from="CONSUME_FROM_FIRST_OFFSET"))
+
+        def heard_by(client):
+            first_there.clear()
+            client.start()
+            assert first_there.wait(30)
+            return client
+
+        for _ in range(3):
+            with Producer(endpoint) as producer:
+                producer.send_many([Message(ahead, "x") for _ in range(3_000)]).raise_for_failures()
+            globals()[kind]().close()
             assert forked(lambda: use("producer").close()) == 0
     """
-    run(endpoint, program)
+    run(endpoint, program, kind)
 
 
 def test_a_fork_amid_calls_of_other_threads(endpoint: str) -> None:
