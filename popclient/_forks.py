@@ -29,7 +29,7 @@ _SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"
 _IS_ASKED_FOR: Final = os.environ.get(_SUPPORT, "").lower() in ("1", "t", "true", "y", "yes")
 _THREADS_OF_GRPC: Final = ("event_engine", "grpc_", "lifeguard")  # how the names of gRPC's own threads begin
 _MOMENT_MS: Final = 1_000
-_QUIET_MS: Final = 5
+_QUIET_MS: Final = 5  # without a thread that comes or goes, before gRPC counts as ended
 _IN_USE: Final = (
     "gRPC was in use when this process was forked, and it does not work after that: close every client before the fork,"
     " and make new ones after it; or start processes without a fork, for example with multiprocessing's 'spawn' or"

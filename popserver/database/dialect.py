@@ -8,7 +8,8 @@ takes it each time: under load, for 32 rows the switches cost more than the work
 one statement inserts many rows.
 
 Postgres has other writers: more servers, and users' own transactions. So operations take locks, and operations that
-choose rows skip locked ones. Its driver receives a whole result at once, and COPY is the fastest way to insert.
+choose rows skip locked ones. Its driver receives a whole result at once, and COPY is the fastest way to insert
+several rows.
 """
 
 from __future__ import annotations
@@ -226,7 +227,7 @@ class Postgres(Dialect):
     def insert(self, conn: Connection, table: Table, rows: Rows) -> None:
         """One binary COPY. It costs a tenth of an INSERT with many rows, and is faster from a few rows on.
 
-        One row is an INSERT, which Postgres prepares: a COPY is parsed each time, and has two round trips.
+        A single row is a prepared INSERT, because a COPY is parsed each time and has two round trips.
         """
         if len(rows) == 1:
             execute_text(conn, _insert_text(table, 1, "%s"), rows[0])

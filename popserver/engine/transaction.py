@@ -228,7 +228,7 @@ class Transaction:
     aged_ms: int  # the time by which old data is removed (`engine.clock`)
     careful: bool = False
     has_other_writers: bool = True  # other servers, or users' transactions, may lock rows
-    has_written: bool = False  # rows have changed for certain
+    has_written: bool = False  # rows have certainly changed; False: perhaps none has
     # The ids of topics with messages to deliver: after the commit, their polls are woken.
     ready_topics: set[int] = field(default_factory=set)
     # Lite topics with messages to deliver, by the id of their topic, which need not be in `ready_topics` too.

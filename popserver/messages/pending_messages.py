@@ -204,8 +204,8 @@ class _Ids(UserDefinedType[Sequence[bytes]]):
 
 
 # The same for the messages with the ids `ids`; only on Postgres. No index fits the topic's condition: by the index of
-# the topic Postgres would read the entries of all messages that were pending. The list is in a subquery: of a short
-# list itself Postgres would make a new plan for each send, which costs four times as much as the statement.
+# the topic Postgres would read the entries of all messages that were pending. The list is in a subquery, so
+# that Postgres does not see how short it is: it would plan each send anew, which takes longer than the statement.
 ANY_OF_IDS = _one.where(
     pending.c.message_id == any_(cast(select(bindparam("ids", type_=_Ids()).label("ids")).scalar_subquery(), _Ids())),
     unindexed(pending.c.topic_id) == bindparam("of_topic"),
