@@ -5,9 +5,6 @@ This module refuses errors in the encoding; `model.message.check` checks the res
 
 from __future__ import annotations
 
-import hashlib
-import zlib
-from collections.abc import Callable
 from typing import Literal
 
 from popproto.v2 import definition_pb2 as pb
@@ -20,7 +17,7 @@ from popserver.model.errors import (
 from popserver.model.message import BodyEncoding, Message, check_lite_topic, check_message_group
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType
-from popserver.transport.convert import BORN_AT_MS_MAX, Moment, duration_ms
+from popserver.transport.convert import BORN_AT_MS_MAX, DIGESTS, Moment, duration_ms
 
 RECOVERY_DURATION_MS_MAX = 3_600_000  # protocol 8.1
 BORN_HOST_LENGTH_MAX = 255
@@ -39,12 +36,6 @@ _EXCLUSIVE: dict[_Exclusive, MessageType] = {
 _OF_TRANSACTION = "message_type TRANSACTION"
 _KINDS: dict[str, MessageType] = dict(_EXCLUSIVE.items())
 _KINDS[_OF_TRANSACTION] = MessageType.TRANSACTION
-# The digest of a body, in hexadecimal digits.
-_DIGESTS: dict[int, Callable[[bytes], str]] = {
-    pb.CRC32: lambda body: f"{zlib.crc32(body):08x}",
-    pb.MD5: lambda body: hashlib.md5(body, usedforsecurity=False).hexdigest(),
-    pb.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest(),
-}
 # Unspecified (0) means IDENTITY: the sender did not set the field.
 _ENCODINGS = {0: BodyEncoding.IDENTITY, pb.IDENTITY: BodyEncoding.IDENTITY, pb.GZIP: BodyEncoding.GZIP}
 
@@ -109,16 +100,16 @@ def _check_digest(digest: pb.Digest, body: bytes) -> None:
     """
     if not digest.checksum:
         return
-    compute = _DIGESTS.get(digest.type)
+    compute = DIGESTS.get(digest.type)
     if compute is None:
         raise MessageCorrupted(
             f"body_digest has type {digest.type}, which is not known; use CRC32 (1), MD5 (2) or SHA1 (3), or send none"
         )
     checksum = compute(body)
-    if digest.checksum.lower().lstrip("0") != checksum.lstrip("0"):
+    if digest.checksum.upper().lstrip("0") != checksum.lstrip("0"):
         raise MessageCorrupted(
             f"body_digest is {pb.DigestType.Name(digest.type)} {digest.checksum[:64]}, but the {len(body)} bytes that"
-            f" arrived have {checksum.upper()}; the body was damaged on the way, send it again"
+            f" arrived have {checksum}; the body was damaged on the way, send it again"
         )
 
 

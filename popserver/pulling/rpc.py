@@ -97,7 +97,7 @@ class PullMethods:
         answer = legacy_pb2.PullBatchResponse(
             status=_status(asked, pulled), next_offset=pulled.next_offset, generation=pulled.generation
         )
-        common = convert.common_fields(asked.topic, self._store_host)
+        common = convert.common_fields(asked.topic, self._store_host, digest=pb.CRC32)
         for stored in pulled.messages:
             convert.fill_pulled(answer.messages.add(), stored, common)
         return answer

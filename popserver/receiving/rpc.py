@@ -173,7 +173,7 @@ class ReceiveMethods:
         self, deliveries: list[Delivery], request: wire.ReceiveMessageRequest, caller: Caller
     ) -> Iterator[Encodable]:
         """The frame. When it is encoded, it empties the list of deliveries, so that only one copy is in memory."""
-        common = self._common_fields(request)
+        common = self._common_fields(request, pb.CRC32)
 
         def encode() -> bytes:
             answer = receiving_pb2.ReceiveBatchResponse(status=status.OK if deliveries else _NOTHING)
@@ -187,10 +187,12 @@ class ReceiveMethods:
 
         yield _OneFrame(encode)
 
-    def _common_fields(self, request: wire.ReceiveMessageRequest) -> pb.Message:
+    def _common_fields(
+        self, request: wire.ReceiveMessageRequest, digest: pb.DigestType.ValueType = pb.MD5
+    ) -> pb.Message:
         # Push consumers get no invisible duration.
         invisible_ms = None if request.auto_renew else convert.duration_ms(request.invisible_duration)
-        return convert.common_fields(request.message_queue.topic, self._store_host, invisible_ms)
+        return convert.common_fields(request.message_queue.topic, self._store_host, invisible_ms, digest=digest)
 
     async def _write(
         self, deliveries: list[Delivery], frames: Iterable[Encodable], caller: Caller, write: Write

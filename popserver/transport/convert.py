@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
@@ -48,6 +49,12 @@ BROKER_NAME = "popmq"
 TIME_MS_MIN = -62_135_596_800_000  # the first millisecond of the year 1
 BORN_AT_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
 
+# The digest of a body, in upper-case hexadecimal digits.
+DIGESTS: dict[int, Callable[[bytes], str]] = {
+    pb.CRC32: lambda body: f"{zlib.crc32(body):08X}",
+    pb.MD5: lambda body: hashlib.md5(body, usedforsecurity=False).hexdigest().upper(),
+    pb.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest().upper(),
+}
 _GZIP = BodyEncoding.GZIP  # a constant: looking up the member in its class costs more than converting a field
 _TYPES = {
     MessageType.NORMAL: pb.NORMAL,
@@ -119,14 +126,17 @@ def duration(ms: int) -> Duration:
     return _Duration(seconds=ms // 1_000, nanos=ms % 1_000 * 1_000_000)
 
 
-def common_fields(topic: pb.Resource, store_host: str, invisible_ms: int | None = None) -> pb.Message:
+def common_fields(
+    topic: pb.Resource, store_host: str, invisible_ms: int | None = None, *, digest: pb.DigestType.ValueType = pb.MD5
+) -> pb.Message:
     """What the messages of one answer have in common; `topic` as the request named it.
 
-    Each message begins as a copy, which costs a third of filling in these fields one by one.
+    Each message begins as a copy, which costs a third of filling in these fields one by one. `digest`: CRC32 needs half
+    of the time of MD5 on both sides, for callers that read both.
     """
     common = pb.Message(topic=topic)
     system = common.system_properties
-    system.body_digest.type = pb.MD5
+    system.body_digest.type = digest
     system.body_encoding = pb.IDENTITY
     system.store_host = store_host
     if invisible_ms is not None:
@@ -231,7 +241,7 @@ def _fill(filled: pb.Message, stored: StoredMessage, common: pb.Message) -> None
     if sent.keys:
         system.keys.extend(sent.keys)
     system.message_id = sent.message_id
-    system.body_digest.checksum = hashlib.md5(sent.body, usedforsecurity=False).hexdigest().upper()
+    system.body_digest.checksum = DIGESTS[system.body_digest.type](sent.body)
     if sent.body_encoding is _GZIP:
         system.body_encoding = pb.GZIP
     system.message_type = _TYPES[sent.message_type]

@@ -14,6 +14,7 @@ from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as wire
 from popserver.engine.clock import ManualClock
 from popserver.receiving.batch import Receive
+from popserver.transport.convert import DIGESTS
 from popserver.transport.limits import CallLimits
 from tests.support.receiving import NOTHING, push, receive_batch
 from tests.support.running_broker import until
@@ -50,8 +51,11 @@ async def test_its_messages_are_those_of_a_stream(either_wire_server: WireServer
     answer = await receive_batch(wire_server, receive_request())
     assert answer.status.code == pb.OK
     for message in (*streamed, *answer.messages):
-        assert message.system_properties.receipt_handle
-        message.system_properties.receipt_handle = ""
+        system = message.system_properties
+        assert system.receipt_handle
+        assert system.body_digest.checksum == DIGESTS[system.body_digest.type](message.body)
+        system.ClearField("receipt_handle")
+        system.ClearField("body_digest")
     assert list(answer.messages) == streamed
     assert len(streamed) == 2
 
