@@ -9,6 +9,7 @@ AXE := $(VENV)/axe-core
 MERMAID := $(VENV)/mermaid
 SITE := $(VENV)/.site
 ATHERIS := $(VENV)/.atheris
+RELEASE := $(VENV)/.release
 # How many processes share the tests; each has a Postgres of its own, and a Spark where it is asked for one.
 JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
@@ -17,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 COMPILE = $(BIN)/python -m compileall -q popserver popclient proto
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-pythons test-grpcio test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate freeze fresh check docs bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
+.PHONY: help install demo test test-all test-pythons test-grpcio test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate freeze fresh check docs release bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,14 +30,14 @@ $(VENV)/bin/python:
 	  { rm -rf $(VENV); echo "PopMQ needs Python's venv module; on Debian: apt-get install python3-venv"; exit 1; }
 	$(BIN)/pip install --quiet --upgrade pip
 
-# What the installed package holds a copy of: pyspark_popmq.py.
-$(DEMO): pyproject.toml pyspark_popmq.py | $(VENV)/bin/python
+# What the installed package holds a copy of: the version, and pyspark_popmq.py.
+$(DEMO): pyproject.toml popserver/__init__.py pyspark_popmq.py | $(VENV)/bin/python
 	@echo "Installing what the demo needs into $(VENV) (Spark is the large part) ..."
 	$(BIN)/pip install --quiet --editable '.[demo]'
 	$(COMPILE)
 	@touch $@
 
-$(DEV): pyproject.toml pyspark_popmq.py | $(VENV)/bin/python
+$(DEV): pyproject.toml popserver/__init__.py pyspark_popmq.py | $(VENV)/bin/python
 	@echo "Installing what developing needs into $(VENV) (Spark is the large part) ..."
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	$(COMPILE)
@@ -50,6 +51,11 @@ $(SITE): $(DEV)
 $(ATHERIS): $(DEV)
 	@echo "Installing what fuzzing that coverage guides needs into $(VENV) ..."
 	$(BIN)/pip install --quiet --editable '.[fuzz]'
+	@touch $@
+
+$(RELEASE): $(DEV)
+	@echo "Installing what a release is built and checked with into $(VENV) ..."
+	$(BIN)/pip install --quiet --editable '.[release]'
 	@touch $@
 
 # What draws the diagrams of the site, which loads nothing from other sites.
@@ -134,10 +140,11 @@ format: $(DEV) ## put the code into shape
 types: $(DEV) ## strict types
 	$(BIN)/mypy
 
-generate: $(DEV) ## make popproto from the .proto files, the synchronous clients from the asyncio ones, docs/commands.md
+generate: $(DEV) ## make popproto from the .proto files, the synchronous clients from the asyncio ones, docs/commands.md, docs/api/names.txt
 	$(BIN)/python proto/generate.py
 	$(BIN)/python scripts/unasync.py
 	$(BIN)/python docs/commands.py
+	$(BIN)/python docs/api/names.py
 	$(BIN)/python docs/promises.py
 
 freeze: $(DEV) ## write down anew which statements are executed, and their plans: tests/frozen
@@ -148,6 +155,7 @@ fresh: $(DEV) ## whether generated files are what their generators make
 	$(BIN)/python docs/lifecycle.py --check
 	$(BIN)/python docs/architecture.py --check
 	$(BIN)/python docs/commands.py --check
+	$(BIN)/python docs/api/names.py --check
 	$(BIN)/python docs/metrics.py --check
 	$(BIN)/python docs/sessions.py --check
 	$(BIN)/python docs/promises.py --check
@@ -159,6 +167,9 @@ docs: $(SITE) $(MERMAID) ## make the documentation site in site-out/; a warning 
 	$(BIN)/sphinx-build -c docs -b html -d site-out/.doctrees --nitpicky --fail-on-warning --keep-going --quiet . site-out
 	$(BIN)/python docs/offline.py site-out
 	@echo "The site is made: site-out/index.html"
+
+release: $(RELEASE) ## rehearse a release from a clean clone: build twice, check, install with the lowest and newest dependencies, try README there
+	$(BIN)/python scripts/release.py $(ARGS)
 
 bench: $(DEV) ## measure; writes bench-out/bench.json (ARGS=--quick: a short run; ARGS=abuse: attacks; ARGS=peers: beside other brokers; ARGS=--help)
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from popserver.in_process import EmbeddedBroker, embedded
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 __all__ = ["EmbeddedBroker", "__version__", "embedded"]
 
 

@@ -77,7 +77,7 @@ class Topics(Calls):
     async def list_topics(self, *, max_topics: int | None = None) -> list[Topic]:
         """Those of the config's namespace, or all without a namespace; by namespace and name, at most so many.
 
-        Asks for 1,000 at a time. A server of version 0.1.0 names the first 1,000.
+        Asks for 1,000 at a time.
         """
         request, topics = wire.ListTopicsRequest(), list[Topic]()
         while True:
