@@ -164,8 +164,8 @@ def _revision(conn: Connection) -> str | None:
 
 def _too_old(name: str, found: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"{name} has schema {found} of PopMQ 0.1.0 or of a development version, and no migration leads from it to"
-        f" {HEAD}; use that version, or an empty database"
+        f"{name} has schema {found} of a development version, and no migration leads from it to {HEAD}; use that"
+        " version, or an empty database"
     )
 
 

@@ -15,7 +15,7 @@ from popserver.database.migrate import FIRST
 from proof.totals import add_totals
 from proof.upgrades import pairs
 from proof.upgrades.upgrade import Result, too_old, two_at_once, upgrade
-from proof.upgrades.versions import Version, found, take_out
+from proof.upgrades.versions import Version, found, next_one, take_out, this_one
 from tests.support.postgres import GivenServer, PostgresServer, fresh_database, postgres_server
 
 HARNESS = "upgrades"
@@ -55,18 +55,22 @@ class Run:
                 self._on(version, database)
 
     def _on(self, version: Version, database: str) -> None:
-        every = self._options.every
         if version.revision < FIRST:
             self._part(version, database, "refused", too_old)
         else:
-            done = self._part(version, database, "upgraded", functools.partial(upgrade, every=every))
-            statements = (done.counts["kills_in_mid_migration"] - 1) * every + 1  # at least
-            for at in (each for each in STOPS if database == "postgres" and each <= statements):
-                for killed in (False, True):
-                    part = functools.partial(two_at_once, at=at, killed=killed)
-                    self._part(version, database, f"two at once, {at}{', killed' * killed}", part)
+            self.upgraded(version, this_one(), database)
         self._part(version, database, "its client here", pairs.old_client)
         self._part(version, database, "this client there", pairs.new_client)
+
+    def upgraded(self, version: Version, to: Version, database: str) -> None:
+        """Its stores become those of the other version."""
+        every = self._options.every
+        done = self._part(version, database, f"upgraded to {to}", functools.partial(upgrade, to=to, every=every))
+        statements = (done.counts["kills_in_mid_migration"] - 1) * every + 1  # at least
+        for at in (each for each in STOPS if database == "postgres" and each <= statements):
+            for killed in (False, True):
+                part = functools.partial(two_at_once, to=to, at=at, killed=killed)
+                self._part(version, database, f"two at once, {at}{', killed' * killed}", part)
 
     def _part(self, version: Version, database: str, name: str, part: Callable[[Version, str], Result]) -> Result:
         with self._store(database) as url:
@@ -94,13 +98,18 @@ def main(words: Sequence[str] | None = None) -> int:
     versions = [each for each in found() if options.revision in {None, each.revision}]
     if not versions:
         print("No earlier version is in this clone's history; a shallow one becomes whole with: git fetch --unshallow")
-        return 2
+        if options.revision:
+            return 2
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="popmq-upgrades-")))
         postgres = None if options.database == "sqlite" else stack.enter_context(postgres_server())
         run = Run(options, folder, postgres)
         for each in versions:
             run.version(take_out(each, folder))
+        if options.revision is None:
+            planted = next_one(folder)
+            for database in (each for each in DATABASES if options.database in {None, each}):
+                run.upgraded(this_one(), planted, database)
     print(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(run.counts.items())))
     if run.violations:
         print(f"{len(run.violations)} violations; repeat those of a version with: make upgrades ARGS='--revision 0007'")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from popserver.database.migrate import FIRST, HEAD
+from popserver.database.migrate import FIRST
 from proof.upgrades import stores
 from proof.upgrades.aftermath import go_on
 from proof.upgrades.servers import Served, refusal, serving, stepping
@@ -54,21 +54,24 @@ def fill(version: Version, database_url: str) -> dict[str, Any]:
         return client(version, "fill", server.endpoint)
 
 
-def upgrade(version: Version, database_url: str, *, every: int = 1, fault: str = "none") -> Result:
-    """Fill, kill before each `every`-th statement until the migration is done, judge, go on.
+def upgrade(
+    version: Version, database_url: str, to: Version | None = None, *, every: int = 1, fault: str = "none"
+) -> Result:
+    """Fill, kill before each `every`-th statement until the migration to version `to` is done, judge, go on.
 
-    `fault`: what `proof.upgrades.planted` breaks in the migration.
+    `to`: this checkout, unless given. `fault`: what `proof.upgrades.planted` breaks in the migration.
     """
+    to = to or this_one()
     result = Result(Counter(stores=1))
     told = fill(version, database_url)
     before = stores.content(database_url)
     at = 1
     while True:
-        if (said := _killed(database_url, at, fault)) is not None:
+        if (said := _killed(to, database_url, at, fault)) is not None:
             result.found(f"going on to statement {at}", [said])
             return result
         after = stores.content(database_url)
-        if stores.revision(after) == HEAD:
+        if stores.revision(after) == to.revision:
             result.counts["kills_after_the_commit"] += 1
             break
         result.counts["kills_in_mid_migration"] += 1
@@ -80,26 +83,26 @@ def upgrade(version: Version, database_url: str, *, every: int = 1, fault: str =
     result.found("migrated", stores.unsound(database_url))
     if result.violations:
         return result
-    _old_server(version, database_url, result)
-    with serving(this_one(), database_url) as server:
+    _old_server(version, to, database_url, result)
+    with serving(to, database_url) as server:
         result.found("gone on", go_on(server.endpoint, database_url, told))
     result.found("in the end", stores.unsound(database_url))
     return result
 
 
-def _killed(database_url: str, at: int, fault: str) -> str | None:
+def _killed(to: Version, database_url: str, at: int, fault: str) -> str | None:
     """What a server said that did not get as far as to kill itself; None of one that did."""
-    server = Served(this_one(), database_url, under=stepping("kill", str(at), fault))
+    server = Served(to, database_url, under=stepping("kill", str(at), fault))
     code = server.ended()
     return None if code == -signal.SIGKILL else f"the server ended with {code}: {server.said()}"
 
 
-def _old_server(version: Version, database_url: str, result: Result) -> None:
-    """The old server on the new store, and this one on a store of the future: refused, and nothing is changed."""
+def _old_server(version: Version, to: Version, database_url: str, result: Result) -> None:
+    """The old server on the new store, and the new one on a store of the future: refused, and nothing is changed."""
     _refused(version, database_url, f"newer than this popmq's {version.revision}", result)
     stores.set_revision(database_url, FUTURE)
-    _refused(this_one(), database_url, f"has schema {FUTURE}, newer than this popmq's {HEAD}", result)
-    stores.set_revision(database_url, HEAD)
+    _refused(to, database_url, f"has schema {FUTURE}, newer than this popmq's {to.revision}", result)
+    stores.set_revision(database_url, to.revision)
 
 
 def too_old(version: Version, database_url: str) -> Result:
@@ -109,7 +112,7 @@ def too_old(version: Version, database_url: str) -> Result:
     with serving(version, database_url) as server:
         told = client(version, "round", server.endpoint)
     assert told["send, receive, ack"] == "ok", told
-    _refused(this_one(), database_url, f"has schema {version.revision} of PopMQ 0.1.0 or of a development", result)
+    _refused(this_one(), database_url, f"has schema {version.revision} of a development version", result)
     with serving(version, database_url):
         pass  # its own server still uses it
     return result
@@ -128,18 +131,19 @@ def _refused(version: Version, database_url: str, sentence: str, result: Result)
         result.found(where, ["it changed the store"])
 
 
-def two_at_once(version: Version, database_url: str, *, at: int, killed: bool) -> Result:
+def two_at_once(version: Version, database_url: str, to: Version | None = None, *, at: int, killed: bool) -> Result:
     """Two servers on one Postgres: the first stops before statement `at`, the second waits; the first goes on, or dies.
 
     That the second waits is read from Postgres; the tables are locked until the first has ended.
     """
+    to = to or this_one()
     result = Result(Counter(stores=1, pairs_that_migrate_at_once=1))
     told = fill(version, database_url)
-    first = Served(this_one(), database_url, under=stepping("stop", str(at), "none"))
+    first = Served(to, database_url, under=stepping("stop", str(at), "none"))
     second: Served | None = None
     try:
         _stopped(first.process.pid)
-        second = Served(this_one(), database_url)
+        second = Served(to, database_url)
         _until(lambda: stores.waits_for_lock(database_url), "the second server waits for the first")
         if killed:
             first.kill()

@@ -1,12 +1,14 @@
 """The versions whose stores there may be: for each revision of the schema the newest commit whose head it was.
 
 There is no release yet, so history stands for releases. Each version is taken out of it into a folder of its own and
-runs there, as `popmq serve` and as popclient, with the packages of this environment.
+runs there, as `popmq serve` and as popclient, with the packages of this environment. The next version is planted: this
+checkout with one more migration, so that an upgrade can be shown before there is a second schema.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,6 +20,7 @@ from typing import NamedTuple
 from popserver.database.migrate import HEAD
 
 ROOT = Path(__file__).parents[2]
+PLANTED = Path(__file__).with_name("planted_migration.txt")
 POPMQ = str(Path(sys.executable).with_name("popmq"))
 
 
@@ -83,6 +86,20 @@ def take_out(which: Found, into: Path) -> Version:
         files.extractall(folder, filter="data")
     archive.unlink()
     return Version(which.revision, which.commit, folder)
+
+
+def next_one(into: Path) -> Version:
+    """The version of this checkout with a planted migration."""
+    revision = f"{int(HEAD) + 1:04}"
+    folder = into / revision
+    folder.mkdir()
+    for each in ROOT.iterdir():
+        if each.name != "migrations":
+            (folder / each.name).symlink_to(each)
+    shutil.copytree(ROOT / "migrations", folder / "migrations")
+    text = PLANTED.read_text().replace("NEXT", revision).replace("HEAD", HEAD)
+    (folder / "migrations" / "versions" / f"{revision}_planted.py").write_text(text)
+    return Version(revision, "", folder)
 
 
 def this_one() -> Version:

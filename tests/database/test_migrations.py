@@ -203,12 +203,12 @@ def test_a_schema_newer_than_the_code_is_refused(database: Database) -> None:
 
 @pytest.mark.parametrize("older", ["0001", "0006"])
 def test_a_schema_that_no_migration_leads_from_is_refused(database: Database, older: str) -> None:
-    """Schemas of 0.1.0 and of development versions after it."""
+    """Schemas of development versions."""
     migrate.upgrade(database)
     with database.writing.connect() as conn:
         conn.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{older}'")
     for refuse in (migrate.upgrade, migrate.check):
-        with pytest.raises(StoreUnavailable, match=f"has schema {older} of PopMQ 0.1.0 or of a development version"):
+        with pytest.raises(StoreUnavailable, match=f"has schema {older} of a development version"):
             refuse(database)
     assert migrate.revision(database) == older
 
