@@ -19,7 +19,7 @@ HEAD = """\
 # Commands
 
 Every command of `popmq`, with its arguments. A value in brackets is the default. [managing.md](managing.md) shows
-them at work. [operating.md](operating.md#starting) lists the options of `popmq serve` with their environment variables.
+them at work. [options.md](options.md) lists the options of `popmq serve` with their environment variables.
 
 Durations are written `500ms`, `10s`, `5m`, `2h` or `1h30m`. Exit codes: 0 OK, 1 refused, 2 wrong usage, 3 the broker
 does not answer, 4 not found, 130 interrupted by Ctrl-C, 141 if the reader of the output has closed it.

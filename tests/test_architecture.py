@@ -18,7 +18,9 @@ def test_the_picture_is_fresh() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "docs/protocol.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/architecture.md", "CONTRIBUTING.md", "docs/protocol.md", "docs/protocol-messages.md"]
+)
 def test_files_that_a_page_names_exist(page: str) -> None:
     named = re.findall(
         r"`((?:pop(?:server|client|console|port)|tests|migrations|proto)/[\w/.-]*)`", (ROOT / page).read_text()

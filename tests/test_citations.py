@@ -62,7 +62,8 @@ def rows() -> set[str]:
 
 @cache
 def sections() -> set[str]:
-    return set(re.findall(rf"^##+ ({SECTION})\.? ", (DOCS / "protocol.md").read_text(), flags=re.MULTILINE))
+    text = "".join((DOCS / page).read_text() for page in ("protocol.md", "protocol-messages.md"))
+    return set(re.findall(rf"^##+ ({SECTION})\.? ", text, flags=re.MULTILINE))
 
 
 def cited(pattern: re.Pattern[str], one: str, text: str) -> Iterator[str]:

@@ -163,8 +163,8 @@ def test_deploying_names_settings_that_there_are() -> None:
 
 
 def test_what_is_repeated_is_told_as_it_is() -> None:
-    section = (DOCS / "errors.md").read_text().partition("## What is repeated")[2].partition("\n## ")[0]
-    rows = {tuple(row.strip("| ").split(" | ")) for row in section.splitlines() if row.startswith("| ")}
+    page = (DOCS / "repeating.md").read_text()
+    rows = {tuple(row.strip("| ").split(" | ")) for row in page.splitlines() if row.startswith("| ")}
     kinds = [kind for _, kind in getmembers(errors, isclass) if issubclass(kind, PopError)]
     for repeat in (Repeat.SOON, Repeat.LATER, Repeat.WHEN_REACHED):
         named = ", ".join(f"`{kind.__name__}`" for kind in kinds if kind.repeat is repeat)

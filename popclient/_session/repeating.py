@@ -1,4 +1,4 @@
-"""What each loop of the clients does after a failure. docs/errors.md has the same table, and a test compares them.
+"""What each loop of the clients does after a failure. docs/repeating.md has the same table, and a test compares them.
 
 The `repeat` of a failure says when the same call may succeed; from it `Pauses` computes the next pause, or raises.
 """

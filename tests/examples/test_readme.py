@@ -27,7 +27,7 @@ from tests.spark.filled import fill
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 FIRST_PAGES = README + (ROOT / "docs" / "tour.md").read_text()
-OPERATING = (ROOT / "docs" / "operating.md").read_text()
+OPTIONS = (ROOT / "docs" / "options.md").read_text()
 MANAGING = (ROOT / "docs" / "managing.md").read_text()
 FIRST_ADDRESS = "127.0.0.1:8081"
 
@@ -242,8 +242,8 @@ def test_commands_of_managing(endpoint: str, capsys: pytest.CaptureFixture[str])
         assert status == (4 if {"MESSAGE_ID", "CLIENT_ID"} & set(words) else 0), capsys.readouterr()
 
 
-def test_every_setting_is_in_operating() -> None:
-    told = dict(re.findall(r"^\|.*?`POPMQ_\w+` \| `(\w+)` \|(.*?)\|", OPERATING, re.MULTILINE))
+def test_every_setting_is_in_options() -> None:
+    told = dict(re.findall(r"^\|.*?`POPMQ_\w+` \| `(\w+)` \|(.*?)\|", OPTIONS, re.MULTILINE))
     assert set(told) == set(Config.model_fields)
     for name, field in Config.model_fields.items():
         if isinstance(field.default, str) or name == "port":

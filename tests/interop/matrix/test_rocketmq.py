@@ -46,7 +46,7 @@ pytestmark = [
     pytest.mark.xdist_group(rocketmq.NAME),
     pytest.mark.row("O9"),
 ]
-QUEUES = Path(__file__).parents[3] / "docs" / "queues.md"
+OPTIONS_OF_4X = Path(__file__).parents[3] / "docs" / "default-mq-push-consumer.md"
 # What holds a consumer together, not what it can be told.
 INNARDS = {"log", "defaultMQPushConsumerImpl"}
 HOLD_S = 10  # RocketMQ has no shorter one
@@ -242,7 +242,7 @@ def test_every_option_of_a_4x_consumer_is_in_the_table(of: str) -> None:
     lines = [line.strip() for line in said.splitlines() if line.endswith(";") and "(" not in line]
     fields = {line.rstrip(";").split()[-1] for line in lines if " static " not in line} - INNARDS
     assert len(fields) > 30
-    assert fields - _options_of_4x(QUEUES.read_text()) == set()
+    assert fields - _options_of_4x(OPTIONS_OF_4X.read_text()) == set()
 
 
 def _options_of_4x(page: str) -> set[str]:
