@@ -131,6 +131,28 @@ def test_each_error_of_the_client_is_described() -> None:
     assert errors - told == set()
 
 
+def test_figures_that_a_run_writes_are_repeated_nowhere() -> None:
+    """A page that repeats one by hand is wrong after the next run. Let it link to the table of the README."""
+    written = re.compile(r"<!-- Figures of .*?<!-- End of the figures. -->", re.DOTALL)
+    [table] = written.findall((ROOT / "README.md").read_text())
+    rows = re.findall(r"^\| PopMQ on \w+ \| (.+) \|$", table, re.MULTILINE)
+    cells = [cell for row in rows for cell in row.split(" | ")]
+    rates, others = ([cell for cell in cells if (" " in cell) is has_unit] for has_unit in (False, True))
+    assert len(rates) == 8
+    rounded = [f"{float(cell.split()[0]):.1f} ms" for cell in others if cell.endswith(" ms")]
+    figures = "|".join([rf"(?:{'|'.join(rates)})(?:/s| a second| messages)", *map(re.escape, others + rounded)])
+    for page in [ROOT / "README.md", *DOCS.glob("*.md"), *DOCS.glob("migrating/*.md")]:
+        repeated = re.findall(rf"(?<![\d.,])(?:{figures})\b", written.sub("", page.read_text()))
+        assert repeated == [], f"{page.name}: link to README.md#how-fast instead"
+
+
+def test_the_picture_of_the_whole_is_the_same_on_both_first_pages() -> None:
+    [[readme], [start]] = (
+        re.findall(r"```mermaid\n.*?```", (folder / "README.md").read_text(), re.DOTALL) for folder in (ROOT, DOCS)
+    )
+    assert readme == start
+
+
 def test_each_fixture_for_pytest_is_described() -> None:
     told = {first.strip("`") for first, _ in ROWS.findall((DOCS / "api" / "popserver.md").read_text())}
     fixtures = {name for name, it in vars(pytest_plugin).items() if name.startswith("pop_") and callable(it)}
