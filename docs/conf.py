@@ -23,7 +23,7 @@ copyright = "the PopMQ authors, Apache License 2.0"  # noqa: A001 - Sphinx reads
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_external_toc", "diagrams"]
 external_toc_path = "docs/_toc.yml"
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**"]
+include_patterns = ["*.md", "docs/**"]
 exclude_patterns = [".*", "**/node_modules", "**/target", "bench-out", "demo-out", "site-out", "dist"]
 
 myst_heading_anchors = 4
