@@ -166,6 +166,7 @@ check: lint types fresh ## lint, types, and whether generated files are fresh
 docs: $(SITE) $(MERMAID) ## make the documentation site in site-out/; a warning is an error
 	$(BIN)/sphinx-build -c docs -b html -d site-out/.doctrees --nitpicky --fail-on-warning --keep-going --quiet . site-out
 	$(BIN)/python docs/offline.py site-out
+	$(BIN)/python docs/tables.py site-out
 	@echo "The site is made: site-out/index.html"
 
 release: $(RELEASE) ## rehearse a release from a clean clone: build twice, check, install with the lowest and newest dependencies, try README there

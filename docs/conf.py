@@ -5,6 +5,7 @@ The source directory is the root of the repository, so links lead to the same fi
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,10 @@ html_additional_pages = {"index": "start.html"}
 templates_path = ["templates"]
 html_static_path = ["static", str(MERMAID)]
 html_copy_source = False
+html_css_files = ["breaks.css"]
+
+# Where a line may end within a name, so that tables with long names fit; `docs/tables.py` checks that they do.
+BREAKS = re.compile(r"(?<=\w)(::|:/+|[-_/=])(?=\w)")
 
 
 def _side_by_side(app: Sphinx, page: str, *_: object) -> None:
@@ -50,9 +55,15 @@ def _side_by_side(app: Sphinx, page: str, *_: object) -> None:
         app.add_css_file("pairs.css")  # in this event: for this page alone
 
 
+def _with_breaks(_app: Sphinx, _page: str, _template: str, context: dict[str, Any], _doctree: object) -> None:
+    names = re.compile(r'(?<=<span class="pre">)[^<]+')
+    context["body"] = names.sub(lambda name: BREAKS.sub(r"\1<wbr>", name[0]), context.get("body", ""))
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     from docstrings import as_restructured_text
 
     app.connect("autodoc-process-docstring", as_restructured_text)
     app.connect("html-page-context", _side_by_side)
+    app.connect("html-page-context", _with_breaks)
     return {"parallel_read_safe": True}
