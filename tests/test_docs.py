@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -107,6 +108,21 @@ def test_a_page_that_needs_another_site_is_named(page: str, tmp_path: Path) -> N
     assert re.fullmatch(r"bad\.html fetches (https?:)?//cdn\.example/a\.js\n", done.stderr)
 
 
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium is installed")
+def test_a_table_that_scrolls_is_named(tmp_path: Path) -> None:
+    """`make docs` fails then."""
+    box = (
+        '<div style="overflow: auto"><table class="docutils"><tr><th>Head<td style="min-width: {}px">cell</table></div>'
+    )
+    check = [sys.executable, str(DOCS / "tables.py"), str(tmp_path)]
+    (tmp_path / "good.html").write_text(box.format(100))
+    assert subprocess.run(check, check=False).returncode == 0
+    (tmp_path / "bad.html").write_text(box.format(1_300))
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(r"bad\.html: 13\d\d px in 12\d\d: Head cell\n", done.stderr)
+
+
 def test_each_column_of_a_view_is_described(store: OpenStore) -> None:
     sections = (DOCS / "views.md").read_text().split("\n## ")
     for view in VIEWS:
@@ -164,7 +180,7 @@ def test_each_extra_is_named() -> None:
     """Apart from those of developers' tools, which `make` installs."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     told = (DOCS / "tour.md").read_text().partition("The extras are ")[2].partition(".")[0]
-    assert set(re.findall(r"`(\w+)`", told)) == set(extras) - {"docs", "fuzz", "peers", "generate"}
+    assert set(re.findall(r"`(\w+)`", told)) == set(extras) - {"docs", "fuzz", "peers", "generate", "release"}
 
 
 def test_each_test_that_a_promise_names_exists() -> None:
