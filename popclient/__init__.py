@@ -53,7 +53,15 @@ from popclient.errors import (
     UnsupportedByServer,
     UnsupportedByStore,
 )
-from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor, TransactionResolution
+from popclient.listening import (
+    ConsumeResult,
+    ConsumeStatus,
+    Consumption,
+    GiveUp,
+    Interceptor,
+    TransactionResolution,
+    typed,
+)
 from popclient.message import DeadLetterOrigin, FilterExpression, Message, MessageQueue, MessageView
 from popclient.receipts import SendReceipt, SendResults
 
@@ -139,6 +147,7 @@ __all__ = [
     "FilterExpression",
     "Forbidden",
     "Forked",
+    "GiveUp",
     "HoldLost",
     "Interceptor",
     "InvalidReceiptHandle",
@@ -186,4 +195,5 @@ __all__ = [
     "UnsupportedByServer",
     "UnsupportedByStore",
     "consumer_statistics",
+    "typed",
 ]

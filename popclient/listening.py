@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum, StrEnum
-from typing import NamedTuple, TypeAlias
+from functools import wraps
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
+from popclient._arguments import is_async, shown
 from popclient.errors import PopError
 from popclient.message import MessageView
+
+T = TypeVar("T")
+Answer = TypeVar("Answer")
 
 
 class ConsumeResult(StrEnum):
@@ -18,6 +23,18 @@ class ConsumeResult(StrEnum):
 
     SUCCESS = "SUCCESS"
     FAILURE = "FAILURE"
+
+
+class GiveUp(Exception):
+    """A listener of a push consumer raises it: the message becomes a dead letter at once, whatever attempts are left.
+
+    For a message that no attempt can consume. Its text is the dead letter's reason, of which 256 characters are kept.
+    In a message group the next message follows.
+    """
+
+
+class GiveBack(Exception):
+    """A listener of this package raises it: the message is Ready again at once, and the attempt does not count."""
 
 
 class ConsumeStatus(StrEnum):
@@ -83,3 +100,60 @@ class TransactionResolution(Enum):
 # must come from the place where the work is recorded, not from the memory of this process.
 Checker: TypeAlias = Callable[[MessageView], TransactionResolution]
 AsyncChecker: TypeAlias = Callable[[MessageView], Awaitable[TransactionResolution]]
+
+
+def typed(
+    model: type[T] | Callable[[bytes], T],
+) -> Callable[[Callable[[T, MessageView], Answer]], Callable[[MessageView], Answer]]:
+    """Makes a listener of a function that takes a value and the message; the value is made of the message's body.
+
+    model: a pydantic model, or a function that makes the value of bytes, such as `json.loads` or
+        `TypeAdapter(list[Order]).validate_json`.
+
+    If the body cannot be read, the function is not called, and the message becomes a dead letter at once: another
+    attempt would read the same bytes. The reason names the fields. For push consumers without `batch_size`; the
+    function may be a coroutine function. Raises TypeError for a class that cannot read bytes.
+
+    >>> @typed(json.loads)
+    ... def listener(order, message):
+    ...     print(order["table"], message.delivery_attempt)
+    ...     return ConsumeResult.SUCCESS
+    """
+    read = _reader_of(model)
+
+    def value_of(message: MessageView) -> T:
+        try:
+            return read(message.body)
+        except Exception as error:
+            raise GiveUp(f"the body cannot be read: {_fields_of(error)}") from error
+
+    def decorate(consume: Callable[[T, MessageView], Any]) -> Callable[[MessageView], Any]:
+        @wraps(consume)
+        async def awaited(message: MessageView) -> Any:
+            return await consume(value_of(message), message)
+
+        @wraps(consume)
+        def called(message: MessageView) -> Any:
+            return consume(value_of(message), message)
+
+        return awaited if is_async(consume) else called
+
+    return decorate
+
+
+def _reader_of(model: type[T] | Callable[[bytes], T]) -> Callable[[bytes], T]:
+    read = getattr(model, "model_validate_json", None if isinstance(model, type) else model)
+    if not callable(read):
+        raise TypeError(
+            f"model is {shown(model)}; give a pydantic model, or a function that takes bytes, such as json.loads or"
+            " pydantic.TypeAdapter(…).validate_json"
+        )
+    return cast("Callable[[bytes], T]", read)
+
+
+def _fields_of(error: Exception) -> str:
+    """The fields that are wrong, if pydantic says which, without their values; else the error's words."""
+    errors = getattr(error, "errors", None)
+    if not callable(errors):
+        return f"{type(error).__name__}: {error}"
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in errors())

@@ -30,7 +30,7 @@ from popclient._session import convert
 from popclient._session.session import Session
 from popclient._tasks import Tasks
 from popclient._version import log
-from popclient.listening import ConsumeStatus, Consumption
+from popclient.listening import ConsumeStatus, Consumption, GiveBack, GiveUp
 from popclient.message import MessageView
 
 # Parts of the consumption timeout.
@@ -167,12 +167,17 @@ class Dispatcher:
     def _ended(self, batch: Batch, consumption: Consumption) -> None:
         self._is_behind = batch.group.is_stuck = False
         self._moved.set()
-        if consumption.status is not ConsumeStatus.SUCCESS:
+        error = consumption.error
+        if consumption.status is not ConsumeStatus.SUCCESS and not isinstance(error, GiveBack):
             told = describe_failure(batch, consumption, self._session, self._options)
-            log.warning("%s", told, exc_info=consumption.error)
+            log.warning("%s", told, exc_info=error)
         if undecided := batch.undecided:
             if consumption.status is ConsumeStatus.SUCCESS:
                 self._succeed(undecided)
+            elif isinstance(error, GiveBack):
+                self._return_unused(undecided)
+            elif isinstance(error, GiveUp):
+                self._give_up(undecided, reason_of(consumption, self._options.consumption_timeout))
             elif batch.group.ordered and not self._session.is_popmq:
                 self._try_again_here(batch)
             else:
@@ -198,6 +203,21 @@ class Dispatcher:
             self._decide(held)
             self._report(partial(self._outcomes.fail, held, self._retry_interval(held), reason))
 
+    def _give_up(self, several: Sequence[Buffered], reason: str = "") -> None:
+        self._decide(*several)
+        group = several[0].group
+        self._report(partial(self._outcomes.give_up, several, reason), group if group.ordered else None)
+
+    def _return_unused(self, several: Sequence[Buffered]) -> None:
+        """The listener has not begun them. In a message group the rest has to wait for them."""
+        group = several[0].group
+        self._return([*several, *self._backlog.withdraw_rest(group)] if group.ordered else several)
+
+    def _return(self, several: Sequence[Buffered]) -> None:
+        self._decide(*several)
+        group = several[0].group
+        self._report(partial(self._outcomes.give_back, several), group if group.ordered else None)
+
     async def _fail_in_order(self, first: Buffered, rest: Sequence[Buffered], reason: str) -> None:
         await self._outcomes.fail(first, self._retry_interval(first), reason)
         await self._outcomes.give_back(rest)
@@ -205,8 +225,7 @@ class Dispatcher:
     def _ack_came_too_late(self, held: Buffered) -> None:
         """The first message of a message group is delivered again, so the rest must be delivered again after it."""
         if held.group.ordered and (rest := self._backlog.withdraw_rest(held.group)):
-            self._decide(*rest)
-            self._report(partial(self._outcomes.give_back, rest), held.group)
+            self._return(rest)
 
     def _retry_interval(self, held: Buffered) -> timedelta:
         return convert.retry_interval(self._session.settings, held.view.delivery_attempt)
@@ -240,11 +259,10 @@ class Dispatcher:
             return
         rest = self._backlog.withdraw_rest(held.group)
         self._is_behind = True
-        self._decide(*rest)
         log.info(
             "%d messages from %s are given back: the listener is too slow to begin them in time", len(rest), held.view
         )
-        self._report(partial(self._outcomes.give_back, rest), held.group if held.group.ordered else None)
+        self._return(rest)
 
     def _time_out(self, held: Buffered) -> None:
         """The consumption timeout is over. The message is with the listener, or still waits for it."""
@@ -269,18 +287,13 @@ class Dispatcher:
     def _try_again_here(self, batch: Batch) -> None:
         head, policy = batch.held[0].view, self._session.settings.backoff_policy
         if policy.max_attempts and head.delivery_attempt >= policy.max_attempts:
-            self._decide(*batch.undecided)
-            self._report(partial(self._give_up, batch), batch.group)
+            self._give_up(batch.undecided)
             return
         delay = convert.retry_interval(self._session.settings, head.delivery_attempt).total_seconds()
         for held in batch.held:
             self._deadlines.forget(held)
             held.view._try_again_here()
         self._here_later[batch] = asyncio.get_running_loop().call_later(delay, self._here_now, batch)
-
-    async def _give_up(self, batch: Batch) -> None:
-        for held in batch.held:
-            await self._outcomes.give_up(held)
 
     def _here_now(self, batch: Batch) -> None:
         del self._here_later[batch]

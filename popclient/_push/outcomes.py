@@ -20,7 +20,7 @@ from popclient._session.repeating import OUTCOMES
 from popclient._session.session import Session
 from popclient._version import log
 from popclient.errors import PopError
-from popclient.listening import ConsumeResult, ConsumeStatus, Consumption
+from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, GiveUp
 
 RETRY_AFTER_S: Final = OUTCOMES.first  # seconds, as the official clients do
 
@@ -76,9 +76,11 @@ class OutcomeSender:
         fail = partial(self._settling.change_invisible_duration, held.view, interval, reason=reason)
         await self._until_answered(held, fail)
 
-    async def give_up(self, held: Buffered) -> None:
-        """It becomes a dead letter."""
-        await self._until_answered(held, partial(self._settling.forward_to_dead_letter_queue, held.view))
+    async def give_up(self, several: Sequence[Buffered], reason: str) -> None:
+        """They become dead letters."""
+        for held in several:
+            forward = partial(self._settling.forward_to_dead_letter_queue, held.view, reason)
+            await self._until_answered(held, forward)
 
     async def give_back(self, several: Sequence[Buffered]) -> None:
         """They are Ready again at once; the attempt does not count."""
@@ -145,6 +147,8 @@ def describe_failure(batch: Batch, consumption: Consumption, session: Session, o
     several = len(batch.views)
     shown = str(batch.views[0]) if several == 1 else f"{several} messages from {batch.views[0]}"
     sentence = f"group {options.group}, {shown}: the listener {_ended(consumption, options)}"
+    if isinstance(consumption.error, GiveUp):
+        return sentence
     if not (undecided := batch.undecided):
         return sentence
     return f"{sentence}; {'' if several == 1 else 'of the first, '}{describe_next_attempt(undecided[0], session)}"
@@ -158,6 +162,8 @@ def reason_of(consumption: Consumption, timeout_s: float) -> str:
         return "the listener returned nothing"
     if (error := consumption.error) is None:
         return ""
+    if isinstance(error, GiveUp):
+        return _text_of(error)
     return ": ".join([type(error).__name__, *_text_of(error).splitlines()[:1]])
 
 
@@ -181,6 +187,8 @@ def _ended(consumption: Consumption, options: PushOptions) -> str:
         return f"ended after the consumption timeout of {options.consumption_timeout:g} s, {_COUNTS}"
     if consumption.status is ConsumeStatus.RETURNNULL:
         return f"returned nothing, {_COUNTS}"
+    if isinstance(consumption.error, GiveUp):
+        return f"gives up, so this becomes a dead letter: {_text_of(consumption.error)}"
     if consumption.error is not None:
         return f"raised {type(consumption.error).__name__}, {_COUNTS}"
     return f"ended with {ConsumeResult.FAILURE}"

@@ -31,7 +31,15 @@ from popclient.aio.push_consumer import PushConsumer
 from popclient.aio.queue_push_consumer import QueuePushConsumer
 from popclient.aio.simple_consumer import SimpleConsumer
 from popclient.config import ClientConfig, Tls
-from popclient.listening import ConsumeResult, ConsumeStatus, Consumption, Interceptor, TransactionResolution
+from popclient.listening import (
+    ConsumeResult,
+    ConsumeStatus,
+    Consumption,
+    GiveUp,
+    Interceptor,
+    TransactionResolution,
+    typed,
+)
 from popclient.message import FilterExpression, Message, MessageView
 from popclient.receipts import SendReceipt, SendResults
 
@@ -59,6 +67,7 @@ __all__ = [
     "ConsumeStatus",
     "Consumption",
     "FilterExpression",
+    "GiveUp",
     "Interceptor",
     "LitePushConsumer",
     "LiteSimpleConsumer",
@@ -75,4 +84,5 @@ __all__ = [
     "Tls",
     "Transaction",
     "TransactionResolution",
+    "typed",
 ]
