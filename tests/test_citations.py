@@ -86,7 +86,7 @@ def is_there(name: str, anchor: str) -> bool:
     page = next(
         (
             folder / name
-            for folder in (ROOT, DOCS, DOCS / "design", DOCS / "api", DOCS / "migrating")
+            for folder in (ROOT, DOCS, DOCS / "design", DOCS / "api", DOCS / "frameworks", DOCS / "migrating")
             if (folder / name).exists()
         ),
         None,

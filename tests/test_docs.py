@@ -29,7 +29,10 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 # A row of a table, by its first two cells.
 ROWS = re.compile(r"^\| ([^|]+?) \| ([^|]+?) \|", re.MULTILINE)
-MODULES = ("popclient", "popclient.aio", "popclient.admin", "popclient.sql", "popclient.spark", "popserver")
+MODULES = (
+    "popclient", "popclient.aio", "popclient.admin", "popclient.sql", "popclient.spark", "popclient.frameworks.taskiq",
+    "popserver",
+)  # fmt: skip
 
 
 def test_each_page_is_in_the_contents() -> None:

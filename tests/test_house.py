@@ -30,7 +30,7 @@ CLIENT_ROOMS = (
     "errors", "_arguments", "_urls", "_version", "_forks", "_patched", "_tasks", "_loop", "keep_alive", "offset_file",
     "config", "message", "receipts", "listening", "otel", "_tracing", "_session", "_producer", "_engine", "_simple",
     "_push", "_lite", "_queues", "_progress", "_consume", "_pull", "_queue_push", "admin", "sql", "aio", "_sync",
-    "spark", "cli",
+    "frameworks", "spark", "cli",
 )  # fmt: skip
 # Rooms of the console.
 CONSOLE_ROOMS = (
