@@ -18,8 +18,8 @@ from typing import Final
 
 FILE: Final = Path(__file__).with_name("names.txt")
 MODULES: Final = (
-    "popclient", "popclient.aio", "popclient.admin", "popclient.sql", "popclient.spark", "popclient.otel", "popserver",
-    "popserver.pytest_plugin",
+    "popclient", "popclient.aio", "popclient.admin", "popclient.sql", "popclient.spark", "popclient.otel",
+    "popclient.frameworks.taskiq", "popserver", "popserver.pytest_plugin",
 )  # fmt: skip
 OURS: Final = ("popclient", "popserver")
 
