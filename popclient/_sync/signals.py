@@ -1,4 +1,4 @@
-"""What a consumer's `run` waits for, in a thread."""
+"""What ends a consumer's `run`, in a thread."""
 
 from __future__ import annotations
 
@@ -10,23 +10,17 @@ from types import FrameType
 from typing import Self
 
 
-class Ending:
-    """Is set when the consumer has ended, and by SIGTERM and SIGINT in the main thread."""
+class Signals:
+    """SIGTERM and SIGINT call `received` in the main thread; other threads get no signals."""
 
-    def __init__(self) -> None:
-        self._set: SimpleQueue[None] = SimpleQueue()  # a signal handler may put into it, but not set an Event
+    def __init__(self, received: Callable[[], None]) -> None:
+        self._received = received
         self._before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
-
-    def set(self) -> None:
-        self._set.put(None)
-
-    def wait(self) -> None:
-        self._set.get()
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, lambda *_: self.set())
+                self._before[number] = signal.signal(number, lambda *_: self._received())
         return self
 
     def restore_signals(self) -> None:
@@ -36,3 +30,17 @@ class Ending:
 
     def __exit__(self, *_: object) -> None:
         self.restore_signals()
+
+
+class Ending(Signals):
+    """Is set when the consumer has ended, and by a signal."""
+
+    def __init__(self) -> None:
+        super().__init__(self.set)
+        self._set: SimpleQueue[None] = SimpleQueue()  # a signal handler may put into it, but not set an Event
+
+    def set(self) -> None:
+        self._set.put(None)
+
+    def wait(self) -> None:
+        self._set.get()

@@ -12,8 +12,11 @@ from popclient._loop import LoopThread
 from popclient._session.batching import unwrap
 from popclient._simple.core import SimpleConsumerCore, raise_for_acks
 from popclient._sync.base import BaseConsumer
+from popclient._sync.signals import Signals
 from popclient._tracing import acking
+from popclient._version import log
 from popclient.config import ClientConfig
+from popclient.errors import PopError
 from popclient.message import MessageView
 
 
@@ -115,6 +118,27 @@ class SimpleConsumer(BaseConsumer[SimpleConsumerCore]):
         """
         while (view := self._core.take_ready() or self._bridge.run(self._core.next)) is not None:
             yield view
+
+    def run(self, listener: Callable[[MessageView], object]) -> None:
+        """Calls the listener with one message after the other, and acks each when the listener returns. Ends by
+        SIGTERM, by Ctrl-C or by `stop`, after the message that is worked on, and closes the consumer.
+
+        If the listener raises, the error is logged, and the message comes again when its hold ends. A PushConsumer
+        works on several messages at a time, and repeats by the group's intervals. Raises the PopError that ends an
+        iteration.
+        """
+        try:
+            with Signals(self.stop):
+                for message in self:
+                    try:
+                        listener(message)
+                        self.ack(message)
+                    except PopError as error:
+                        log.warning("%s of group %s is delivered again: %s", message, self.group, error)
+                    except Exception:  # noqa: BLE001  a listener may raise anything
+                        log.exception("the listener of group %s failed for %s", self.group, message)
+        finally:
+            self.close()
 
     def stop(self) -> None:
         """Ends the iteration, and a `receive` that waits returns an empty list at once; the next one raises

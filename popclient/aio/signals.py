@@ -1,32 +1,27 @@
-"""What a consumer's `run` waits for, in an event loop."""
+"""What ends a consumer's `run`, in an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from typing import Self
 
 
-class Ending:
-    """Is set when the consumer has ended, and by SIGTERM and SIGINT where the event loop takes signals.
+class Signals:
+    """SIGTERM and SIGINT call `received` where the event loop takes signals.
 
     Event loops take none outside the main thread, and none on Windows.
     """
 
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
+    def __init__(self, received: Callable[[], None]) -> None:
+        self._received = received
         self._signals: list[signal.Signals] = []
-
-    def set(self) -> None:
-        self._event.set()
-
-    async def wait(self) -> None:
-        await self._event.wait()
 
     def __enter__(self) -> Self:
         for number in (signal.SIGTERM, signal.SIGINT):
             try:
-                asyncio.get_running_loop().add_signal_handler(number, self.set)
+                asyncio.get_running_loop().add_signal_handler(number, self._received)
             except (NotImplementedError, RuntimeError, ValueError):
                 break
             self._signals.append(number)
@@ -39,3 +34,17 @@ class Ending:
 
     def __exit__(self, *_: object) -> None:
         self.restore_signals()
+
+
+class Ending(Signals):
+    """Is set when the consumer has ended, and by a signal."""
+
+    def __init__(self) -> None:
+        super().__init__(self.set)
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import timedelta
 
 from popclient._arguments import as_timedelta
@@ -11,8 +11,11 @@ from popclient._loop import Here
 from popclient._session.batching import unwrap
 from popclient._simple.core import SimpleConsumerCore, raise_for_acks
 from popclient._tracing import acking
+from popclient._version import log
 from popclient.aio.base import BaseConsumer
+from popclient.aio.signals import Signals
 from popclient.config import ClientConfig
+from popclient.errors import PopError
 from popclient.message import MessageView
 
 
@@ -117,6 +120,28 @@ class SimpleConsumer(BaseConsumer[SimpleConsumerCore]):
         """
         while (view := self._core.take_ready() or await self._bridge.run(self._core.next)) is not None:
             yield view
+
+    # sync: Awaitable[object] => object
+    async def run(self, listener: Callable[[MessageView], Awaitable[object]]) -> None:
+        """Calls the listener with one message after the other, and acks each when the listener returns. Ends by
+        SIGTERM, by Ctrl-C or by `stop`, after the message that is worked on, and closes the consumer.
+
+        If the listener raises, the error is logged, and the message comes again when its hold ends. A PushConsumer
+        works on several messages at a time, and repeats by the group's intervals. Raises the PopError that ends an
+        iteration.
+        """
+        try:
+            with Signals(self.stop):
+                async for message in self:
+                    try:
+                        await listener(message)
+                        await self.ack(message)
+                    except PopError as error:
+                        log.warning("%s of group %s is delivered again: %s", message, self.group, error)
+                    except Exception:  # noqa: BLE001  a listener may raise anything
+                        log.exception("the listener of group %s failed for %s", self.group, message)
+        finally:
+            await self.close()
 
     def stop(self) -> None:
         """Ends the iteration, and a `receive` that waits returns an empty list at once; the next one raises

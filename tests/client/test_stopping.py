@@ -60,6 +60,53 @@ print("closed")
     ends_at_sigterm(script, shared, topic, lambda: shared.app.broker.engine.wakeups.parked == 1)
 
 
+def test_sigterm_ends_run(shared: EmbeddedBroker, topic: str) -> None:
+    script = """
+SimpleConsumer(sys.argv[1], "TOPIC", "TOPIC").run(lambda message: None)
+print("closed")
+"""
+    ends_at_sigterm(script, shared, topic, lambda: shared.app.broker.engine.wakeups.parked == 1)
+
+
+def test_run_acks_what_its_listener_returned_from(
+    shared: EmbeddedBroker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[tuple[str, int]] = []
+    consumer = popclient.SimpleConsumer(shared.endpoint, topic, topic)
+
+    def listener(message: popclient.MessageView) -> None:
+        seen.append((message.text, message.delivery_attempt))
+        if message.text == "bad" and message.delivery_attempt == 1:
+            consumer.change_invisible_duration(message, 0)  # its hold ends at once
+            raise ValueError("not today")
+        if len(seen) == 3:
+            consumer.stop()
+
+    with popclient.Producer(shared.endpoint) as producer:
+        for body in ("bad", "good"):
+            producer.send(topic, body)
+    consumer.run(listener)
+    assert sorted(seen) == [("bad", 1), ("bad", 2), ("good", 1)]
+    assert f"the listener of group {topic} failed" in caplog.text
+    assert "not today" in caplog.text
+    with popclient.SimpleConsumer(shared.endpoint, topic, topic) as another:
+        assert another.receive(await_duration=0.2) == [], "all are acked"
+
+
+async def test_run_in_an_event_loop(shared: EmbeddedBroker, topic: str) -> None:
+    seen = []
+    consumer = aio.SimpleConsumer(shared.endpoint, topic, topic)
+
+    async def listener(message: popclient.MessageView) -> None:
+        seen.append(message.text)
+        consumer.stop()
+
+    async with aio.Producer(shared.endpoint) as producer:
+        await producer.send(topic, "x")
+    await consumer.run(listener)
+    assert seen == ["x"]
+
+
 @pytest.mark.parametrize("read", PULLS)
 def test_sigterm_ends_a_pull_consumer(shared: EmbeddedBroker, topic: str, read: str) -> None:
     assign = "" if read == "consume" else "consumer.assign('TOPIC')"
