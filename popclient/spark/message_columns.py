@@ -15,6 +15,7 @@ from popclient.message import FilterExpression, MessageView
 from popclient.spark.bodies import BATCH_BYTES_MAX, in_parts, unpack
 from popclient.spark.columns import Column, pick, record_batch, unchanged
 from popclient.spark.options import Option, OptionReader
+from popclient.spark.versions import arrow_schema
 from popproto.v2 import definition_pb2 as pb
 
 if TYPE_CHECKING:
@@ -132,10 +133,8 @@ class MessageColumns:
     """The columns of a schema, in its order; raises `ValueError` for an unknown name or another type."""
 
     def __init__(self, schema: StructType, there: Sequence[Column] = _OWN) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         self._columns = pick(schema, there, "a message")
-        self.arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.arrow: pa.Schema = arrow_schema(schema)
 
     @property
     def sources(self) -> list[str]:

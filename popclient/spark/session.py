@@ -17,6 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from popclient.spark.versions import refuse_other_spark
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -43,12 +45,14 @@ def session(
     """Starts a local Spark session, or returns the running one.
 
     memory: of the driver's JVM, in Spark's notation. settings: Spark settings, which override those of this function.
-    Raises `JavaMissing` without a Java of version 17 or newer, and `ModuleNotFoundError` without PySpark.
+    Raises `JavaMissing` without a Java of version 17 or newer, `ModuleNotFoundError` without PySpark, and `ValueError`
+    for a PySpark that is none of 4.0 to 4.3.
     """
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError:
         raise ModuleNotFoundError("Spark is not installed; get it with: pip install 'popmq[spark]'") from None
+    refuse_other_spark()
     if home := java_home():
         os.environ["JAVA_HOME"] = str(home)
     # Without it, the workers would run the `python3` of the PATH, without the packages of this one.

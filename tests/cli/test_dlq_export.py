@@ -18,7 +18,7 @@ pa = pytest.importorskip("pyarrow", reason="Parquet is written by pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
 
-# Those of docs/spark.md.
+# Those of docs/spark-options.md.
 COLUMNS = [
     *("message_id", "topic", "consumer_group", "tag", "keys", "properties", "message_group", "message_type"),
     *("queue_id", "queue_offset", "body", "born_timestamp", "store_timestamp", "dead_timestamp"),

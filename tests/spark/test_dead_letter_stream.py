@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text, update
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from pyspark.errors import PySparkException
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from popclient.spark.streams import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructType
 
 from popclient.spark.dead_letters import database

@@ -1,4 +1,4 @@
-"""docs/spark.md names every option that a mode takes."""
+"""docs/spark-options.md names every option that a mode takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from popclient.spark.options import SERVER_OPTIONS
 from popclient.spark.queue import options as queue
 from popclient.spark.sink import writer as sink
 
-DOCS = Path(__file__).parents[2] / "docs" / "spark.md"
+DOCS = Path(__file__).parents[2] / "docs" / "spark-options.md"
 # What the section about queues says for all modes.
 OF_ALL = {*SERVER_OPTIONS, "mode", "subscribe", "filterExpression", "filterType", "subExpression", "columns"}
 

@@ -8,8 +8,8 @@ from operator import ge, lt
 from typing import Final, NamedTuple
 
 from popclient._version import VERSION
+from popclient.spark.versions import minor, version, written
 
-SPARK: Final = "4.3"  # as in pyproject.toml
 # The packages of each executor, with the versions that will do, as in pyproject.toml.
 PACKAGES: Final = {"pyarrow": ">=18", "grpcio": ">=1.76", "protobuf": ">=6.31.1,<8"}
 _GUIDE: Final = "docs/spark-cluster.md shows how"
@@ -18,7 +18,6 @@ _ENVIRONMENT: Final = (
     f"set PYSPARK_PYTHON to an environment with popmq[executor] {VERSION} that every node has, or ship one with"
     " --archives"
 )
-_OTHER_CLUSTER: Final = f"run the job on a cluster of Spark {SPARK}"
 _SAME_PYTHON: Final = (
     "set PYSPARK_PYTHON to a Python of the driver's version, or PYSPARK_DRIVER_PYTHON to one of theirs"
 )
@@ -52,32 +51,23 @@ class Defect(NamedTuple):
     way_out: str
 
 
-def refuse_other_spark(version: str) -> None:
-    """Raises `ValueError` for a PySpark that this PopMQ does not know."""
-    if not _is_spark(version):
-        raise ValueError(
-            f"PopMQ {VERSION} needs Spark {SPARK}, and this is Spark {version}; {_OTHER_CLUSTER}, with pip install"
-            f" 'pyspark=={SPARK}.*' for its driver"
-        )
-
-
-def _is_spark(version: str) -> bool:
-    """Whatever its patch is."""
-    return f"{version}.".startswith(f"{SPARK}.")
-
-
 def defects(machine: Machine) -> list[Defect]:
-    """What a machine lacks, by the facts of `arriving.inspect`."""
+    """What a machine lacks, by the facts of `arriving.inspect`. Its Spark may have another patch than the driver's."""
     found = []
-    spark = machine["pyspark"]
-    if spark is None or not _is_spark(spark):
-        found.append(Defect(f"Spark {spark} (needed: {SPARK})", _OTHER_CLUSTER))
+    spark, needed_spark = machine["pyspark"], minor(version())
+    if spark is None or minor(spark) != needed_spark:
+        found.append(
+            Defect(
+                f"Spark {spark} (the driver has {version()})",
+                f"run the job on a cluster of Spark {written(needed_spark)}, or with the cluster's version of PySpark",
+            )
+        )
     for package, needed in PACKAGES.items():
-        version = machine[package]
-        if version is None:
+        installed = machine[package]
+        if installed is None:
             found.append(Defect(f"no {package}", _ENVIRONMENT))
-        elif not _is_within(version, needed):
-            found.append(Defect(f"{package} {version} (needed: {needed})", _ENVIRONMENT))
+        elif not _is_within(installed, needed):
+            found.append(Defect(f"{package} {installed} (needed: {needed})", _ENVIRONMENT))
     popmq = machine["popmq"]
     if popmq is None:
         found.append(Defect("no popmq", _ENVIRONMENT))

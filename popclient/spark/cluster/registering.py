@@ -26,10 +26,10 @@ from popclient.spark.cluster.fitness import (
     is_lost,
     no_program,
     not_ended,
-    refuse_other_spark,
     unfit,
 )
 from popclient.spark.cluster.sending import send_by_value
+from popclient.spark.versions import refuse_other_spark
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -53,14 +53,12 @@ def register(spark: SparkSession, *, patience: float = PATIENCE_S) -> None:
     Runs small jobs that look at the executors of this moment, and leaves out those that stay busy for 10 s. A wheel of
     PopMQ given with --py-files is made known to them. patience: seconds to wait for executors.
     Raises `ClusterUnfit` if an executor lacks PopMQ or a package, or has another Spark or Python, or if none comes; and
-    `ValueError` for a driver whose Spark is of another version, and for a session of Spark Connect.
+    `ValueError` for a Spark that is none of 4.0 to 4.3, and for a session of Spark Connect.
     """
-    import pyspark
-
-    from pyspark_popmq import DefaultSource
+    refuse_other_spark()
+    from pyspark_popmq import DefaultSource  # Spark 3.5 cannot import it
 
     _refuse_connect(spark)
-    refuse_other_spark(pyspark.__version__)
     context = spark.sparkContext
     if shutil.which(context.pythonExec) is None:
         raise no_program(context.pythonExec, str(Path.cwd()))

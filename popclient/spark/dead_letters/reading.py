@@ -2,7 +2,7 @@
 
 The upper bound is fixed when Spark first plans a data frame, so all its actions see the same rows. A page is one short
 statement, so a slow job or a large table does not stop SQLite from checkpointing, or Postgres from vacuuming. No filter
-is pushed down: Spark 4.3 would apply it to later queries of the same data frame too.
+is pushed down: Spark would apply it to later queries of the same data frame too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from itertools import pairwise
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from popclient.spark.bodies import unpacked
@@ -22,6 +21,7 @@ from popclient.spark.dead_letters.database import PATIENCE_S, DatabaseGone, Pati
 from popclient.spark.dead_letters.fetching import pages
 from popclient.spark.dead_letters.options import DeadLetterOptions
 from popclient.spark.dead_letters.queries import Ids, require_existing
+from popclient.spark.versions import arrow_schema
 
 
 class IdRange(InputPartition):
@@ -66,7 +66,7 @@ class ViewPages:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, IdRange):  # Spark's placeholder if there are no partitions
             return
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         sources = self._view.sources_of(self._columns)
         for page in self._pages(sources, partition):
             for part in _unpacked(page):

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 from sqlalchemy import Connection
 
@@ -23,6 +22,7 @@ from popclient.spark.dead_letters.fetching import PAGE_ROWS_MAX
 from popclient.spark.dead_letters.options import DeadLetterOptions
 from popclient.spark.dead_letters.queries import Ids, require_existing
 from popclient.spark.dead_letters.reading import ViewPages, split
+from popclient.spark.streams import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 
 class DeadLetterStream(DataSourceStreamReader, SupportsTriggerAvailableNow):

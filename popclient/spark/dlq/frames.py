@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sql
 
+from popclient.spark.versions import refuse_other_spark
+
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, Row, SparkSession
 
 
 def read(spark: SparkSession, url: str, *, redriven_too: bool = False, **options: object) -> DataFrame:
     """The dead letters in a broker's database.
 
     options: those of `spark.read.format("popmq")`, such as consumerGroup, topic, startingTimestamp, numPartitions.
-    redriven_too: includes dead letters that were redriven already.
+    redriven_too: includes dead letters that were redriven already. Raises `ValueError` for a Spark that is none of 4.0
+    to 4.3; the other functions take any frame with these columns.
     """
-    letters = spark.read.format("popmq").option("url", url).options(**_written(options)).load()
+    letters = _reader(spark, url).options(**_written(options)).load()
     return letters if redriven_too else letters.where("redrive_state IS NULL")
 
 
@@ -28,7 +31,12 @@ def lineage(spark: SparkSession, url: str, *, plan_id: str | None = None, **opti
     """
     if plan_id is not None:
         options["planId"] = plan_id
-    return spark.read.format("popmq").option("url", url).option("view", "lineage").options(**_written(options)).load()
+    return _reader(spark, url).option("view", "lineage").options(**_written(options)).load()
+
+
+def _reader(spark: SparkSession, url: str) -> DataFrameReader:
+    refuse_other_spark()
+    return spark.read.format("popmq").option("url", url)
 
 
 def _written(options: dict[str, object]) -> dict[str, str]:

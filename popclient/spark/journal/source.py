@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from popclient.spark.checkpoint import VERSION, numbers_of
@@ -18,6 +17,7 @@ from popclient.spark.journal.folder import SEGMENT_MESSAGES, Journal, JournalFai
 from popclient.spark.journal.options import JournalOptions
 from popclient.spark.journal.receiving import JournalWriter
 from popclient.spark.message_columns import MessageColumns
+from popclient.spark.streams import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 # Seconds that a trigger waits for a message; without it Spark asks about ninety times a second.
 WAIT_S: Final = 0.5

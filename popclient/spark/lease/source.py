@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from popclient.spark.checkpoint import next_pause
@@ -16,6 +15,7 @@ from popclient.spark.lease.backlog import AvailableNowEnd, LeaseBacklog
 from popclient.spark.lease.holding import Lease, LeaseCalls, LeaseKeeper
 from popclient.spark.lease.options import LeaseOptions
 from popclient.spark.message_columns import MessageColumns
+from popclient.spark.streams import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 
 class Chunks(InputPartition):

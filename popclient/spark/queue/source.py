@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from popclient.message import MessageQueue
@@ -20,6 +19,7 @@ from popclient.spark.queue.offsets import Offsets, QueueOffsets, fair_shares, pa
 from popclient.spark.queue.options import QueueReadOptions
 from popclient.spark.queue.progress import ProgressReporter
 from popclient.spark.queue.reading import RangeReader, Ranges, report_loss
+from popclient.spark.streams import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 TOPICS_AGAIN_S: Final = 5.0  # between two searches for new topics of a pattern
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from popclient.message import Message
+from popclient.spark.bodies import BATCH_BYTES_MAX, in_parts
+from popclient.spark.versions import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 _QUERY_BYTES: Final = 3
 _BATCH_BYTES: Final = 4
 _DIGEST_BYTES: Final = 9
+_ROWS_MAX: Final = 1_024  # of a batch that is made of rows
 
 
 class Part(NamedTuple):
@@ -194,6 +197,22 @@ class Rows:
         content = body.encode() if isinstance(body, str) else body
         message_id = row.get("message_id") or self._ids.of(content, json.dumps([topic, *fields.values()], default=str))
         return Message(topic, content, message_id=message_id, **fields)
+
+
+def in_arrow(rows: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Batches of a limited size from Spark's rows, as Spark 4.2 and newer give them by themselves."""
+    arrow, body = arrow_schema(schema), [name.lower() for name in schema.names].index("body")
+    for part in in_parts(rows, lambda row: len(row[body] or b""), BATCH_BYTES_MAX, _ROWS_MAX):
+        columns = zip(*part, strict=True)
+        arrays = [pa.array(map(_of_row, column), field.type) for column, field in zip(columns, arrow, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+
+def _of_row(value: Any) -> Any:
+    """A row has maps as dicts, and times without a zone, in that of the machine."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    return list(value.items()) if isinstance(value, dict) else value
 
 
 def _values(column: pa.Array) -> list[Any]:

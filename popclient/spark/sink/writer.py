@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from popclient._producer.core import BODIES_PER_REQUEST, MESSAGES_PER_REQUEST
 from popclient._sync.producer import Producer
@@ -23,10 +23,16 @@ from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popclient.errors import BadRequest, Forbidden, PopError, Unauthorized, UnsupportedByServer
 from popclient.spark.options import SERVER, OptionReader, OptionTable, text
-from popclient.spark.sink.rows import Part, Row, Rows, check
+from popclient.spark.sink.rows import Part, Row, Rows, check, in_arrow
+from popclient.spark.versions import has_admission_control
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+if TYPE_CHECKING or has_admission_control():
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    from pyspark.sql.datasource import DataSourceStreamWriter as DataSourceStreamArrowWriter
 
 log = logging.getLogger("popclient.spark")
 
@@ -104,13 +110,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check(schema, options.topic)
         self._options = options
+        self._schema = schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+        """Spark 4.0 and 4.1 give rows."""
         task = _task()
         query, batch_id = map(task.getLocalProperty, ("sql.streaming.queryId", "streaming.sql.batchId"))
         if query is None or batch_id is None:
             raise RuntimeError("Spark has not set the query and the batch of this task, so its messages have no ids")
-        return send(iterator, self._options, Part(query, int(batch_id), task.partitionId()))
+        batches = iterator if has_admission_control() else in_arrow(iterator, self._schema)
+        return send(batches, self._options, Part(query, int(batch_id), task.partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         _report(f"batch {batchId}", messages, self._options)

@@ -24,7 +24,7 @@ from pyspark_popmq import DefaultSource
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.datasource import ReadLimit
+    from popclient.spark.streams import ReadLimit
     from pyspark.sql.types import StructType
 
 PER_BATCH = 400

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -27,6 +26,7 @@ from popclient import Message, Producer
 from popclient.spark.columns import schema_of
 from popclient.spark.queue.options import parse
 from popclient.spark.queue.source import QueueReader, QueueStream
+from popclient.spark.streams import ReadAllAvailable
 
 QUEUES = 4
 COUNT = 1_000

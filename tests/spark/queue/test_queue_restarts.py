@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from popclient.spark.streams import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, StructType
 
 from popclient import ClientConfig, Message, Producer

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
-from pyspark.sql.streaming.datasource import ReadMaxRows
+from popclient.spark.streams import ReadMaxRows
 
 from popclient import SimpleConsumer
 from popclient.admin import Admin
