@@ -32,7 +32,7 @@ class Dying(DefaultSource):
         reader = super().streamReader(schema)
         folder, driver = Path(os.environ["DYING_FOLDER"]), int(os.environ["DYING_GROUP"])
 
-        class DyingStream(type(reader)):  # type: ignore[misc]
+        class DyingStream(type(reader)):
             def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
                 for batch in super().read(partition):
                     if (folder / "checkpoint" / "commits" / "0").exists() and not (folder / "died").exists():
