@@ -49,7 +49,8 @@ def refuse_other_spark() -> None:
             f" messages without them, or pip install '{REQUIREMENT}' for a newer cluster"
         )
     raise ValueError(
-        f"{needed}; run the job on a cluster of Spark {written(NEWEST)}, with pip install '{REQUIREMENT}' for its driver"
+        f"{needed}; run the job on a cluster of Spark {written(NEWEST)}, with pip install '{REQUIREMENT}' for its"
+        " driver"
     )
 
 

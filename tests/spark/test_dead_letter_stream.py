@@ -17,7 +17,6 @@ from sqlalchemy import Connection, text, update
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from pyspark.errors import PySparkException
-from popclient.spark.streams import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructType
 
 from popclient.spark.dead_letters import database
@@ -25,6 +24,7 @@ from popclient.spark.dead_letters.database import connected
 from popclient.spark.dead_letters.options import parse
 from popclient.spark.dead_letters.queries import Ids
 from popclient.spark.dead_letters.streaming import DeadLetterStream
+from popclient.spark.streams import ReadAllAvailable, ReadMaxRows
 from popserver.database.database import Database
 from popserver.database.schema import dead_letter
 from popserver.delivery.dead_letter_topic import DeadLetterCandidate, move_to_dead_letters

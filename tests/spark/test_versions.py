@@ -84,9 +84,7 @@ def test_modes_that_need_admission_control(as_version: str, mode: str, options: 
         (DEAD_LETTERS, {"url": "sqlite:///popmq.db", "maxRowsPerTrigger": "400"}, "maxRowsPerTrigger"),
     ],
 )
-def test_limits_that_need_admission_control(
-    as_version: str, mode: Mode, options: dict[str, str], refused: str
-) -> None:
+def test_limits_that_need_admission_control(as_version: str, mode: Mode, options: dict[str, str], refused: str) -> None:
     with pytest.raises(ValueError) as refusal:
         mode.stream_reader(options, ALL_COLUMNS[:0])
     assert str(refusal.value) == (

@@ -24,8 +24,9 @@ from pyspark_popmq import DefaultSource
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from popclient.spark.streams import ReadLimit
     from pyspark.sql.types import StructType
+
+    from popclient.spark.streams import ReadLimit
 
 PER_BATCH = 400
 Die = Callable[[str], None]

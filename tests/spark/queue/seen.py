@@ -26,7 +26,7 @@ from popclient import Message, Producer
 from popclient.spark.columns import schema_of
 from popclient.spark.queue.options import parse
 from popclient.spark.queue.source import QueueReader, QueueStream
-from popclient.spark.streams import ReadAllAvailable
+from popclient.spark.streams import OlderStream, ReadAllAvailable
 
 QUEUES = 4
 COUNT = 1_000
@@ -60,7 +60,9 @@ class Seen:
         options = parse(self.options(**more))
         return QueueStream(options, self.schema(**more), clock.now, clock.sleep)
 
-    def rows(self, source: QueueReader | QueueStream, parts: Iterable[InputPartition]) -> list[dict[str, Any]]:
+    def rows(
+        self, source: QueueReader | QueueStream | OlderStream, parts: Iterable[InputPartition]
+    ) -> list[dict[str, Any]]:
         return [row for part in parts for batch in source.read(part) for row in batch.to_pylist()]
 
     def read(self, wanted: str = "", **more: Any) -> list[dict[str, Any]]:

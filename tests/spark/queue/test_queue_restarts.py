@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
-from popclient.spark.streams import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, StructType
 
 from popclient import ClientConfig, Message, Producer
@@ -24,6 +23,7 @@ from popclient.spark.queue.offsets import Range
 from popclient.spark.queue.options import QueueReadOptions, parse
 from popclient.spark.queue.reading import RangeReader, Ranges
 from popclient.spark.queue.source import QueueReader, QueueStream
+from popclient.spark.streams import ReadAllAvailable, ReadMaxRows
 from popserver import EmbeddedBroker, embedded
 from popserver.bulk import pages
 from tests.spark.queue.seen import COUNT, Seen

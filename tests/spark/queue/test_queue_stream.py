@@ -9,13 +9,12 @@ import pytest
 
 pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
-from popclient.spark.streams import ReadMaxRows
-
 from popclient import SimpleConsumer
 from popclient.admin import Admin
 from popclient.errors import NotFound
 from popclient.spark.link import ServerLink, link_to
 from popclient.spark.queue.options import parse
+from popclient.spark.streams import ReadMaxRows
 from tests.spark.queue.seen import COUNT, QUEUES, Clock, Seen, next_offset, numbers, of
 
 

@@ -151,8 +151,9 @@ def test_a_stream_of_all_columns_into_a_topic(spark: SparkSession, server: Serve
     tomorrow = datetime.now(UTC).replace(microsecond=250_000) + timedelta(days=1)
     rows = spark.sql(
         """
-        SELECT CAST('one' AS BINARY) AS body, 'UA' AS tag, array('k1', 'k2') AS keys, map('origin', 'JFK') AS properties,
-               CAST(NULL AS STRING) AS message_group, CAST(NULL AS TIMESTAMP) AS delivery_timestamp
+        SELECT CAST('one' AS BINARY) AS body, 'UA' AS tag, array('k1', 'k2') AS keys,
+               map('origin', 'JFK') AS properties, CAST(NULL AS STRING) AS message_group,
+               CAST(NULL AS TIMESTAMP) AS delivery_timestamp
         UNION ALL SELECT CAST('two' AS BINARY), NULL, NULL, NULL, 'gate 4', NULL
         UNION ALL SELECT CAST('late' AS BINARY), NULL, NULL, NULL, NULL, :tomorrow
         """,
@@ -165,7 +166,9 @@ def test_a_stream_of_all_columns_into_a_topic(spark: SparkSession, server: Serve
         if repeated:
             forget_last_commit(tmp_path / "checkpoint")
         writing = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in")).writeStream.format("popmq")
-        writing = writing.options(endpoints=server.endpoint, topic="sent", checkpointLocation=str(tmp_path / "checkpoint"))
+        writing = writing.options(
+            endpoints=server.endpoint, topic="sent", checkpointLocation=str(tmp_path / "checkpoint")
+        )
         writing.trigger(availableNow=True).start().awaitTermination()
         assert bodies(server.endpoint, "sent") == Counter(one=1, two=1)
         one, two = sorted(stored(server.endpoint, "sent"), key=lambda each: each.text)
