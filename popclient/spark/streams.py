@@ -61,7 +61,7 @@ class OlderStream(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:
         return self._stream.initialOffset()
 
-    def latestOffset(self) -> dict[str, Any]:
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # as Spark 4.0 and 4.1 call it
         """The end of the next batch; the last one while there is nothing new."""
         start = self._position or self.initialOffset()
         self._position = self._stream.latestOffset(start, ReadAllAvailable())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -41,6 +43,7 @@ JAR = os.environ.get("POPMQ_JDBC_JAR", "/usr/share/java/postgresql.jar")
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """As a cluster's own session."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     started = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", JAR)
@@ -84,6 +87,28 @@ def test_dead_letters_by_jdbc(spark: SparkSession, postgres_url: str) -> None:
     few = spark_older.dead_letters(spark, jdbc(postgres_url), where="consumer_group = 'radar' AND id < 100")
     assert few.count() == 33
     assert spark_older.dead_letters(spark, jdbc(postgres_url), where="false").count() == 0
+
+
+def test_executors_need_no_popmq_for_dead_letters(postgres_url: str, tmp_path: Path) -> None:
+    """Spark sends the function that unpacks with the job, if it is in the program itself."""
+    fill(postgres_url, 100)
+    program = tmp_path / "program.py"
+    begin = Path(spark_older.__file__).read_text().partition("if __name__")[0]
+    program.write_text(f"""{begin}
+spark = SparkSession.builder.master("local[1]").config("spark.jars", {JAR!r}).getOrCreate()
+print(sorted(bytes(row.body).decode() for row in dead_letters(spark, {jdbc(postgres_url)!r}).collect()))
+""")
+    bare = str(Path(sys.base_prefix) / "bin" / "python3")
+    assert subprocess.run([bare, "-c", "import popclient"], capture_output=True, check=False).returncode == 1
+    done = subprocess.run(
+        [sys.executable, program],
+        env={**os.environ, "PYSPARK_PYTHON": bare},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.stdout.strip() == str(sorted(body_of(i).decode() for i in range(100))), done.stderr[-2_000:]
 
 
 @pytest.fixture
