@@ -129,7 +129,8 @@ def test_a_driver_that_is_killed(spark: SparkSession, server: Server, tmp_path: 
         kill_group(process)
     assert (tmp_path / "died").exists()
     assert in_parquet(spark, tmp_path) == flights(COUNT // 2)
-    into_parquet(stream(spark, server, "killed", consumerGroup="killed"), tmp_path)
+    for _ in range(2):  # on Spark 4.0 and 4.1 the first one does the batch that was left, and nothing else
+        into_parquet(stream(spark, server, "killed", consumerGroup="killed"), tmp_path)
     assert in_parquet(spark, tmp_path) == flights(COUNT)
 
 
