@@ -20,7 +20,6 @@ from sqlalchemy.engine import make_url
 
 from examples import spark_older
 from popclient import Producer
-from popclient.cli import main as popmq
 from popclient.spark import dlq, register
 from popclient.spark import session as popmq_session
 from popclient.spark.columns import schema_of
@@ -29,6 +28,7 @@ from popclient.spark.versions import minor, version
 from tests.spark.dying import DEAD, MENDABLE, MENDED, TOPIC, broker_with_dead_letters, consumed
 from tests.spark.filled import EPOCH_MS, body_of, fill, id_of
 from tests.spark.redrive_driver import GROUP
+from tests.support.shell import installed
 
 if TYPE_CHECKING:
     from popserver.in_process import EmbeddedBroker
@@ -147,7 +147,8 @@ def test_archives_have_each_row_once(
 
 def test_an_export_is_a_table(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     to = tmp_path / "dead.parquet"
-    assert popmq(["--endpoints", broker.endpoint, "dlq", "export", "--group", GROUP, "--to", str(to)]) == 0
+    said = installed("dlq", "export", "--group", GROUP, "--to", str(to), ROCKETMQ_ENDPOINTS=broker.endpoint)
+    assert said.status == 0, said
     exported = spark.read.parquet(str(to))
     kinds = dict(exported.dtypes)
     assert kinds.items() <= dict(column[:2] for column in DEAD_LETTERS.columns).items()
