@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")
 
 from popclient.spark import ClusterUnfit, register
 from popclient.spark.cluster import arriving, registering
+from popclient.spark.versions import minor, version
 from tests.support.waiting import soon
 
 if TYPE_CHECKING:
@@ -57,6 +59,19 @@ def test_threads_may_register_at_once(spark: SparkSession) -> None:
 
     with ThreadPoolExecutor(len(sessions)) as threads:
         assert list(threads.map(registered, sessions)) == [None] * len(sessions)
+
+
+@pytest.mark.skipif(minor(version()) > (4, 0), reason="a newer Spark replaces a format that it has found by itself")
+def test_spark_40_would_run_another_python(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    other.chmod(0o700)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(other))
+    said = f"has found the format popmq with {sys.executable} and keeps it, so it would not run {other}. The way out: "
+    with pytest.raises(ClusterUnfit, match=re.escape(said)):
+        register(spark.newSession())
 
 
 def test_spark_connect_is_refused() -> None:

@@ -131,6 +131,14 @@ def no_program(python: str, folder: str) -> ClusterUnfit:
     )
 
 
+def found_elsewhere(found: str, wanted: str) -> ClusterUnfit:
+    """The error if Spark 4.0 would run the Python with which it has found the format, and not that of the executors."""
+    return _unfit(
+        f"Spark {version()} has found the format popmq with {found} and keeps it, so it would not run {wanted}",
+        f"give {wanted} with the variable PYSPARK_PYTHON, and leave out PYSPARK_DRIVER_PYTHON",
+    )
+
+
 def is_lost(said: str) -> bool:
     """Whether a job failed because an executor went away, which says nothing about the others; said: by Spark."""
     return _LOST in said

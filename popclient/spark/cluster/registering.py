@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from popclient.spark.cluster import arriving
@@ -23,6 +23,7 @@ from popclient.spark.cluster.fitness import (
     PACKAGES,
     Machine,
     failed,
+    found_elsewhere,
     is_lost,
     no_program,
     not_ended,
@@ -56,6 +57,8 @@ def register(spark: SparkSession, *, patience: float = PATIENCE_S) -> None:
     `ValueError` for a Spark that is none of 4.0 to 4.3, and for a session of Spark Connect.
     """
     refuse_other_spark()
+    from pyspark.errors import PySparkException
+
     from pyspark_popmq import DefaultSource  # Spark 3.5 cannot import it
 
     _refuse_connect(spark)
@@ -65,7 +68,22 @@ def register(spark: SparkSession, *, patience: float = PATIENCE_S) -> None:
     _send_wheel(context)
     if (error := unfit(_machines(context, patience))) is not None:
         raise error
-    spark.dataSource.register(DefaultSource)
+    try:
+        spark.dataSource.register(DefaultSource)
+    except PySparkException as there:
+        if there.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        _require_found_for(context)
+
+
+def _require_found_for(context: SparkContext) -> None:
+    """Spark 4.0 does not replace a format that it has found by itself, with the driver's Python. Raises `ClusterUnfit`
+    if that is not the one of the executors."""
+    jvm: Any = context._jvm
+    asked = jvm.java.lang.System.getenv
+    found = asked("PYSPARK_DRIVER_PYTHON") or asked("PYSPARK_PYTHON") or "python3"
+    if found != context.pythonExec:
+        raise found_elsewhere(found, context.pythonExec)
 
 
 def _refuse_connect(spark: SparkSession) -> None:
