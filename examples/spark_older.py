@@ -81,7 +81,10 @@ def pulled(endpoints: str, group: str, wanted: tuple[MessageQueue, int, int]) ->
         consumer.assign(queue)
         consumer.seek(queue, start)
         while consumer.position(queue) < end:
-            for each in consumer.poll(timeout=30, max_messages=1_000):
+            polled = consumer.poll(timeout=30, max_messages=1_000)
+            if not polled:
+                raise RuntimeError(f"queue {queue} has given no message before offset {end} for 30 s")
+            for each in polled:
                 if each.queue_offset < end:
                     yield (
                         *(each.message_id, each.topic, each.tag, list(each.keys), dict(each.properties)),

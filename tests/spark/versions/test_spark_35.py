@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -20,6 +21,7 @@ from sqlalchemy.engine import make_url
 
 from examples import spark_older
 from popclient import Producer
+from popclient.admin import Admin
 from popclient.spark import dlq, register
 from popclient.spark import session as popmq_session
 from popclient.spark.columns import schema_of
@@ -159,6 +161,24 @@ def test_dead_letters_by_jdbc_are_sent_back(spark: SparkSession, broker: Embedde
     letters = spark_older.dead_letters(spark, jdbc(postgres_url), where=f"consumer_group = '{GROUP}'")
     mendable = dlq.classify(letters, "CASE WHEN decode(body, 'UTF-8') LIKE '%NaN%' THEN 'mendable' END")
     fixed = dlq.repair(mendable.where("class = 'mendable'"), body="replace(decode(body, 'UTF-8'), 'NaN', 'null')")
+    assert dlq.plan(fixed).where("change = 'REPAIR'").count() == MENDABLE
     for _ in range(2):
         assert dlq.redrive(fixed, broker.endpoint, group=GROUP, plan_id="older").repaired == MENDABLE
     assert consumed(broker.endpoint) == MENDED
+    hopeless = mendable.where("class <> 'mendable'")
+    assert dlq.purge(hopeless, broker.endpoint, group=GROUP) == DEAD - MENDABLE
+
+
+def test_the_page_shows_programs_that_run(
+    spark: SparkSession, broker: EmbeddedBroker, postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Admin(broker.endpoint) as admin:
+        longest = max(admin.get_topic(TOPIC).queues, key=lambda queue: queue.max_offset)
+    page = (Path(__file__).parents[3] / "docs" / "spark-older.md").read_text()
+    for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        replaced = program.replace("jdbc:postgresql://host/popmq?user=reader", jdbc(postgres_url))
+        replaced = replaced.replace("127.0.0.1:8081", broker.endpoint)
+        exec(replaced.replace(", 0), 0, 1_000", f", {longest.id}), 0, {longest.max_offset}"), {"spark": spark})
+    said = capsys.readouterr().out
+    assert re.search(rf"\|\s*{DEAD}\|", said), "the number of dead letters with their reason"
+    assert len(re.findall(r"flight \d+: delay", said)) == min(longest.max_offset, 20)
