@@ -46,6 +46,8 @@ class LimitedStream(Protocol):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]: ...
 
+    def stop(self) -> None: ...
+
 
 class OlderStream(DataSourceStreamReader):
     """The stream for Spark 4.0 and 4.1: a batch has all that is there.
@@ -76,3 +78,6 @@ class OlderStream(DataSourceStreamReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: the stream sees in `latestOffset` what Spark has committed."""
+
+    def stop(self) -> None:
+        self._stream.stop()
