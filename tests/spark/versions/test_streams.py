@@ -5,7 +5,7 @@ Spark 4.0 and 4.1 have no admission control, so a batch has all that is there; w
 
 from __future__ import annotations
 
-import json
+import ast
 import os
 import signal
 import subprocess
@@ -72,8 +72,9 @@ def test_a_stream_continues_from_its_checkpoint(spark: SparkSession, server: Ser
     rows = stream(spark, server, "continued")
     progress = into_parquet(rows, tmp_path).recentProgress[0].sources[0]
     assert in_parquet(spark, tmp_path) == flights(COUNT)
-    assert sum(json.loads(progress.latestOffset)["q"].values()) == COUNT
-    assert ("lag" in json.loads(progress.latestOffset)) == has_admission_control()
+    latest = ast.literal_eval(progress.latestOffset)  # JSON, or on Spark 4.0 as Python writes a dictionary
+    assert sum(latest["q"].values()) == COUNT
+    assert ("lag" in latest) == has_admission_control()
     server.fill("continued", 500, first=COUNT)
     into_parquet(rows, tmp_path)
     assert in_parquet(spark, tmp_path) == flights(COUNT + 500)
