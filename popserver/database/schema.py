@@ -578,6 +578,51 @@ queue_lock = _table(
     key=("group_id", "queue_id"),
 )
 
+# The points of the charts of groups and topics (`charts.rules`). A slot is used again and again, so the number of rows
+# has a limit. The key begins with the slot: what is written together is stored together.
+chart_point = _table(
+    "chart_point",
+    Column("step_s", Integer, nullable=False),
+    Column("slot", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("owner_id", BigInteger, nullable=False),  # of a group or of a topic, by `kind`
+    Column("at_ms", BigInteger, nullable=False),  # when it was written last; it decides of which step of time it is
+    # Counts at that time. NULL until the server that counts has written them.
+    Column("appended", BigInteger),
+    Column("done", BigInteger),
+    # The highest values in the step.
+    Column("ready", BigInteger),
+    Column("inflight", BigInteger),
+    Column("waiting_retry", BigInteger),
+    Column("oldest_age_ms", BigInteger),
+    # First deliveries in the step, by all servers; the sum of their delays, and 99 % of them took at most `slow_ms`.
+    Column("delivered", BigInteger, nullable=False, server_default="0"),
+    Column("delay_ms", BigInteger, nullable=False, server_default="0"),
+    Column("slow_ms", BigInteger, nullable=False, server_default="0"),
+    CheckConstraint("kind IN ('GROUP', 'TOPIC')", name="chart_point_kind"),
+    key=("step_s", "slot", "kind", "owner_id"),
+    postgresql_with={"fillfactor": "70"},
+)
+
+# What needs a person, until the webhook has been told of its beginning and of its end (`alerts.told`).
+alert = _table(
+    "alert",
+    Column("alert_id", _ID, primary_key=True),
+    Column("alert_key", Text, nullable=False),  # what is the same alert
+    Column("kind", Text, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("sentence", Text, nullable=False),
+    Column("next_step", Text, nullable=False),
+    Column("page", Text, nullable=False),  # the path of its page in the console
+    Column("began_at_ms", BigInteger, nullable=False),
+    Column("ended_at_ms", BigInteger),
+    Column("told", SmallInteger, nullable=False, server_default="0"),  # 1: the webhook knows that it began
+    Column("failure", Text, nullable=False, server_default=""),  # why the webhook does not know yet
+    sqlite_autoincrement=True,
+)
+_partial_index("alert_open", alert.c.alert_key, unique=True, where=alert.c.ended_at_ms.is_(None))
+
 # Users. The secret is the key of the callers' signatures, so it cannot be stored as a digest.
 acl_user = _table(
     "acl_user",

@@ -98,6 +98,9 @@ class Phase(IntEnum):
     RUN_PLAN = auto()
     REDRIVE = auto()
     PURGE_DEAD_LETTERS = auto()
+    RECORD_ALERTS = auto()
+    RECORD_TOLD = auto()
+    WRITE_POINTS = auto()
     READ = auto()
 
 

@@ -215,8 +215,8 @@ def test_a_schema_that_no_migration_leads_from_is_refused(database: Database, ol
 
 def test_a_schema_older_than_the_code_is_named(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate.upgrade(database)
-    monkeypatch.setattr(migrate, "HEAD", "0016")
-    with pytest.raises(StoreUnavailable, match=r"has schema 0015, this popmq needs 0016.*popmq db upgrade"):
+    monkeypatch.setattr(migrate, "HEAD", "0017")
+    with pytest.raises(StoreUnavailable, match=r"has schema 0016, this popmq needs 0017.*popmq db upgrade"):
         migrate.check(database)
 
 
