@@ -143,6 +143,8 @@ class App:
             # A manual clock cannot follow the database's clock, so it allows no other servers.
             shared=database.is_shared and isinstance(self.clock, SystemClock),
             worker=self.worker,
+            chart_series_max=config.max_chart_series,
+            has_webhook=bool(config.alert_webhook),
             limits=budget.BrokerLimits(
                 send_backlog_bytes=config.send_backlog * MIB,
                 filter_bytes=config.max_filter_memory * MIB,
@@ -194,6 +196,7 @@ class App:
             certificates.announce(listening)
             self._log_lowered_limit(self.server.connections_max)
             self.monitoring.push(self.server)
+            self.monitoring.watch(self.server)
         except BaseException:
             for close in opened:
                 close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
@@ -21,10 +22,13 @@ from popserver.transport.listen import PORT_MAX, Engine, Mode, address_of, split
 
 FILE = Path("popmq.toml")
 OFF = "off"
+CHART_SERIES_MAX = 20_000  # each takes about 30 KiB in the database
 WORKERS_MAX = 64  # each has five connections to Postgres, which by default takes 100
 _OF_NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
 _OF_TLS = frozenset({"tls_cert", "tls_key", "tls_client_ca", "tls_dir"})
-SECRET = frozenset({"admin_secret", "database_url", "metrics_token"})  # settings whose values are never shown
+SECRET = frozenset(
+    {"admin_secret", "alert_secret", "alert_webhook", "database_url", "metrics_token"}
+)  # settings whose values are never shown
 
 
 class Config(BaseSettings):
@@ -81,6 +85,10 @@ class Config(BaseSettings):
     otlp_period: int = Field(default=60_000, ge=1_000)  # ms
     metrics_token: SecretStr = SecretStr("")  # of those who may read /metrics; empty: callers of this machine may
     metric_unit_suffix: bool = False  # names of metrics end with their units
+    max_chart_series: int = Field(default=1_000, ge=0, le=CHART_SERIES_MAX)  # groups and topics that have charts
+    alert_webhook: str = ""  # URL that is told what needs a person; empty: none
+    alert_secret: SecretStr = SecretStr("")  # signs what the webhook gets; empty: it is not signed
+    console_url: str = ""  # of the console, for links in alerts; empty: that of the HTTP port
     max_watches: int = Field(default=1_000, ge=2)  # health watches, and as many reflection streams
     send_backlog: int = Field(default=128, ge=1)  # MiB of bodies that are not stored yet
     max_undelivered: int = Field(default=96, ge=1)  # MiB of bodies in answers that clients have not read yet
@@ -148,6 +156,26 @@ class Config(BaseSettings):
             split_address(address)
         return value
 
+    @field_validator("alert_webhook", "console_url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        if value:
+            at = urlsplit(value)
+            if at.scheme not in ("http", "https") or not at.hostname:
+                raise ValueError("write the address as http://HOST:PORT/PATH, or https://HOST/PATH")
+            if at.username is not None or at.fragment or not value.isascii() or not value.isprintable() or " " in value:
+                raise ValueError("leave user, password and # out of the address, and encode other characters with %")
+            _ = at.port  # raises ValueError if it is no number up to 65535
+        return value
+
+    @model_validator(mode="after")
+    def _check_alerts(self) -> Self:
+        if self.alert_secret.get_secret_value() and not self.alert_webhook:
+            raise ValueError(
+                "alert_secret signs what a webhook gets, and there is none; set alert_webhook, or leave it out"
+            )
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _choose_tls(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -213,6 +241,7 @@ class GivenConfig(Config):
     model_config = SettingsConfigDict(toml_file=None)
 
     http: str = OFF
+    max_chart_series: int = Field(default=0, ge=0, le=CHART_SERIES_MAX)
 
     @field_validator("workers")
     @classmethod

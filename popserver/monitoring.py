@@ -1,4 +1,5 @@
-"""What operators see of a server: metrics, health and console over HTTP, metrics that are pushed, metrics of clients.
+"""What operators see of a server: metrics, health and console over HTTP, what is pushed: metrics, alerts; metrics of
+clients.
 
 The libraries of each are loaded only if the configuration asks for it.
 """
@@ -21,6 +22,7 @@ from popserver.transport.listen import address_of, split_address
 from popserver.transport.status import code_names
 
 if TYPE_CHECKING:
+    from popserver.alerts.watch import AlertWatch
     from popserver.client_metrics.numbers import ClientMeters
     from popserver.front.sockets import GivenSockets
     from popserver.metrics.exporter import Exporter
@@ -45,6 +47,7 @@ class Monitoring:
         self.web: WebServer | None = None
         self.exporter: Exporter | None = None
         self.metric_push: MetricPush | None = None
+        self.alert_watch: AlertWatch | None = None
         self.client_meters = self._client_meters()
         self.own_client = own_client_of(config)  # with which packages of the HTTP port reach the server
 
@@ -116,7 +119,26 @@ class Monitoring:
             self._all_metrics(server), clock, config.otlp_endpoint, config.otlp_period / 1_000, source
         )
 
+    def watch(self, server: PopServer) -> None:
+        """Begin to tell the webhook what needs a person."""
+        config, broker = self._config, self._broker
+        if not config.alert_webhook:
+            return
+        from popserver.alerts.watch import AlertWatch
+        from popserver.alerts.webhook import Receiver, Sender, Webhook
+
+        engine = broker.engine
+        own_console = "" if self.web is None else f"http://{self.web.address}{config.http_path}"
+        sender = Sender(self._node_id(server), __version__, config.console_url.rstrip("/") or own_console)
+        webhook = Webhook(Receiver(config.alert_webhook, config.alert_secret.get_secret_value()), sender)
+        self.alert_watch = AlertWatch(
+            broker.alerts, webhook, engine.reader, engine.writer, engine.clock, broker.servers
+        )
+        self.alert_watch.start()
+
     async def close(self) -> None:
+        if self.alert_watch is not None:
+            await self.alert_watch.close()
         if self.metric_push is not None:
             await self.metric_push.close()
         if self.web is not None:

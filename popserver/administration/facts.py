@@ -46,6 +46,8 @@ class Lag(NamedTuple):
     oldest_ready_ms: int | None
     stored: int
     appended: int
+    group_id: int
+    topic_id: int
 
 
 class MessageState(NamedTuple):
@@ -108,6 +110,8 @@ def _lag(row: Any, of_topic: Totals) -> Lag:
         row.oldest_ready_ms,
         int(row.stored),
         of_topic.appended,
+        row.group_id,
+        row.topic_id,
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from popserver.alerts.flow import Alerts
 from popserver.broker.consuming import Consuming
 from popserver.broker.engine import Engine
 from popserver.broker.producing import Producing
 from popserver.broker.sessions import Sessions
 from popserver.catalog.flow import Catalog
 from popserver.catalog.paused import PausedGroups
+from popserver.charts.flow import Charts
 from popserver.cluster.servers import ServerEvents, Servers
 from popserver.database import notifications
 from popserver.database.database import Database
@@ -47,6 +49,8 @@ class Broker:
         long_polling: bool = True,
         shared: bool = False,
         worker: int = 0,
+        chart_series_max: int = 0,
+        has_webhook: bool = False,
         limits: BrokerLimits = LIMITS,
     ) -> None:
         """`shared`: other servers may use the database; only for Postgres. `worker`: see `Servers`."""
@@ -68,10 +72,24 @@ class Broker:
         self.catalog = catalog = Catalog(reader, writer, self.maintenance.purge, auto_create=auto_create)
         self.paused = PausedGroups(reader, clock)
         self.servers = Servers(database, reader, writer, clock, shared=shared, worker=worker)
+        self.charts = Charts(
+            reader, writer, clock, engine.meters.delivered, lambda: self.servers.leads, chart_series_max
+        )
         self.producing = Producing(engine, catalog, checks, key_window_ms=key_window_ms, delay_ms_max=delay_ms_max)
         self.sessions = Sessions(engine, catalog, self.servers, self.maintenance, limits.lite_subscriptions)
         self.consuming = Consuming(
             engine, catalog, self.sessions, self.paused, limits.filter_bytes, long_polling=long_polling
+        )
+        self.alerts = Alerts(
+            reader,
+            clock,
+            lambda: list(engine.budgets),
+            self.sessions.clients.consumers,
+            self.consuming.redeliveries,
+            self.timekeeper.hints,
+            self.patrol.sentences,
+            database.file,
+            has_webhook=has_webhook,
         )
         writer.effects.on_invalidated(notifications.TOPIC, self._on_changed_topic)
         writer.effects.on_invalidated(notifications.GROUP, self._on_changed_group)
@@ -110,6 +128,7 @@ class Broker:
             self.sessions.clients.expect(client_id)
         await self.producing.pending.start()
         self.sessions.lite.start()
+        self.charts.start()
 
     async def settle(self) -> None:
         """Return when everything that is due now is done. With a manual clock nothing changes after that."""
@@ -117,6 +136,7 @@ class Broker:
             await self.servers.idle()
             await self.engine.background.idle()
             await self.maintenance.idle()
+            await self.charts.idle()
             await self.producing.pending.idle()
             await self.sessions.lite.idle()
             await self.producing.transactions.idle()
@@ -138,6 +158,7 @@ class Broker:
         self.sessions.clients.close()
         await self.consuming.pulls.parked.idle()
         await self.engine.background.close()
+        await self.charts.close()
         await self.maintenance.close()
         await self.patrol.close()
         await self.producing.pending.close()

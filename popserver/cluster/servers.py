@@ -92,6 +92,14 @@ class Servers:
         """Whether other servers may use the database."""
         return self._shared
 
+    @property
+    def leads(self) -> bool:
+        """Whether this server does what one server does for all: of those that run, the one with the smallest id.
+
+        While servers come and go, two may lead, or none, for a few seconds.
+        """
+        return all(self.server_id < each.server_id for each in self.others)
+
     async def start(self, events: ServerEvents) -> None:
         """Announce this server. From then on it gets all notifications."""
         self._events = events

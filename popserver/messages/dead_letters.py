@@ -73,6 +73,24 @@ def count(conn: Connection) -> int:
     return conn.execute(_COUNT).scalar_one()
 
 
+class NewLetters(NamedTuple):
+    """A group's newest dead letters: how many, and the id of the last one."""
+
+    group_id: int
+    letters: int
+    last_id: int
+
+
+def since(conn: Connection, since_ms: int, limit: int) -> list[NewLetters]:
+    """The dead letters since then that are not sent back, by group; of all groups at most `limit` are counted."""
+    return _SINCE.rows(conn, {"since_ms": since_ms, "limit": limit})
+
+
+def reasons(conn: Connection, ids: Collection[int]) -> dict[int, str]:
+    """Why the messages with these ids of dead letters died."""
+    return {row.dead_letter_id: row.reason for row in conn.execute(_REASONS, {"ids": encode_column(ids)})}
+
+
 # Changes.
 
 
@@ -164,6 +182,22 @@ _COUNT = (
     .join(groups.EXISTING, groups.EXISTING.c.group_id == dead_letter.c.group_id)
     .where(dead_letter.c.redrive_state.is_(None))
 )
+_newest_ones = (
+    select(dead_letter.c.group_id, dead_letter.c.dead_letter_id)
+    .where(dead_letter.c.dead_at_ms >= bindparam("since_ms"), dead_letter.c.redrive_state.is_(None))
+    .order_by(dead_letter.c.dead_at_ms.desc())
+    .limit(bindparam("limit"))
+    .subquery("newest_ones")
+)
+_SINCE = RowStatement(
+    NewLetters,
+    select(
+        _newest_ones.c.group_id,
+        func.count().label("letters"),
+        func.max(_newest_ones.c.dead_letter_id).label("last_id"),
+    ).group_by(_newest_ones.c.group_id),
+)
+_REASONS = select(dead_letter.c.dead_letter_id, dead_letter.c.reason).where(_HAS_ID)
 _REMOVE = delete(dead_letter).where(_HAS_ID)
 _MARK_REDRIVEN = (
     update(dead_letter)

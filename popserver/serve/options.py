@@ -152,6 +152,11 @@ def _add_auth(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="names of metrics end with their units, as some exporters write them (no)",
     )
+    parser.add_argument(
+        "--max-chart-series", type=int, metavar="N", help="groups and topics that have charts; 0: none (1000)"
+    )
+    parser.add_argument("--alert-webhook", metavar="URL", help="address that is told what needs a person")
+    parser.add_argument("--console-url", metavar="URL", help="address of the console, for links in alerts")
     parser.add_argument("--send-backlog", type=_mib, metavar="MIB", help="memory for messages not yet stored (128)")
     parser.add_argument(
         "--max-undelivered", type=_mib, metavar="MIB", help="memory for answers that clients have not read yet (96)"

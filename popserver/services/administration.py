@@ -13,7 +13,9 @@ from popserver.administration.clients import ClientMethods
 from popserver.administration.flow import Administration
 from popserver.administration.readiness import Readiness
 from popserver.administration.rpc import AdminMethods
+from popserver.alerts.rpc import AlertMethods
 from popserver.broker.broker import Broker
+from popserver.charts.rpc import ChartMethods
 from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.rpc import DeadLetterMethods
 from popserver.lite.rpc import LiteTopicMethods
@@ -69,6 +71,8 @@ def admin_methods(
             **DeadLetterMethods(Redrives(reader, writer)).methods,
             **ProgressMethods(progress).methods,
             **LiteTopicMethods(reader).methods,
+            **ChartMethods(broker.charts).methods,
+            **AlertMethods(broker.alerts).methods,
             **UserMethods(Users(writer, reader, access)).methods,
         },
         ROCKETMQ_ADMIN: {

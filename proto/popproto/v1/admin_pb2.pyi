@@ -4548,3 +4548,267 @@ class Budget(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Budget: _TypeAlias = Budget  # noqa: Y015
+
+@_typing.final
+class GetChartRequest(_message.Message):
+    """How a group, over all of its topics, or a topic, over all of its groups, has done lately.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource:
+        """either this one"""
+
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource:
+        """or this one"""
+
+    @_builtins.property
+    def over(self) -> _duration_pb2.Duration:
+        """up to now; at most seven days"""
+
+    def __init__(
+        self,
+        *,
+        group: _definition_pb2.Resource | None = ...,
+        topic: _definition_pb2.Resource | None = ...,
+        over: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_topic", b"_topic", "group", b"group", "over", b"over", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_topic", b"_topic", "group", b"group", "over", b"over", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___GetChartRequest: _TypeAlias = GetChartRequest  # noqa: Y015
+
+@_typing.final
+class GetChartResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    POINTS_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    kept: _builtins.bool
+    """whether the server keeps charts"""
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def step(self) -> _duration_pb2.Duration:
+        """between two points; the longer the range, the longer"""
+
+    @_builtins.property
+    def points(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChartPoint]:
+        """the oldest first"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        step: _duration_pb2.Duration | None = ...,
+        points: _abc.Iterable[Global___ChartPoint] | None = ...,
+        kept: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "step", b"step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kept", b"kept", "points", b"points", "status", b"status", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetChartResponse: _TypeAlias = GetChartResponse  # noqa: Y015
+
+@_typing.final
+class ChartPoint(_message.Message):
+    """What is not set is not known. Counts are the highest ones since the point before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    STORED_RATE_FIELD_NUMBER: _builtins.int
+    DONE_RATE_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    INFLIGHT_FIELD_NUMBER: _builtins.int
+    WAITING_RETRY_FIELD_NUMBER: _builtins.int
+    OLDEST_AGE_FIELD_NUMBER: _builtins.int
+    MEAN_DELAY_FIELD_NUMBER: _builtins.int
+    SLOW_DELAY_FIELD_NUMBER: _builtins.int
+    stored_rate: _builtins.float
+    """messages per second since the point before"""
+    done_rate: _builtins.float
+    ready: _builtins.int
+    inflight: _builtins.int
+    waiting_retry: _builtins.int
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def oldest_age(self) -> _duration_pb2.Duration:
+        """since the oldest ready message was stored"""
+
+    @_builtins.property
+    def mean_delay(self) -> _duration_pb2.Duration:
+        """from storing to the first delivery, of those since then"""
+
+    @_builtins.property
+    def slow_delay(self) -> _duration_pb2.Duration:
+        """within which 99 % of them came; of several servers the longest"""
+
+    def __init__(
+        self,
+        *,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        stored_rate: _builtins.float | None = ...,
+        done_rate: _builtins.float | None = ...,
+        ready: _builtins.int | None = ...,
+        inflight: _builtins.int | None = ...,
+        waiting_retry: _builtins.int | None = ...,
+        oldest_age: _duration_pb2.Duration | None = ...,
+        mean_delay: _duration_pb2.Duration | None = ...,
+        slow_delay: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_done_rate", b"_done_rate", "_inflight", b"_inflight", "_mean_delay", b"_mean_delay", "_oldest_age", b"_oldest_age", "_ready", b"_ready", "_slow_delay", b"_slow_delay", "_stored_rate", b"_stored_rate", "_waiting_retry", b"_waiting_retry", "at", b"at", "done_rate", b"done_rate", "inflight", b"inflight", "mean_delay", b"mean_delay", "oldest_age", b"oldest_age", "ready", b"ready", "slow_delay", b"slow_delay", "stored_rate", b"stored_rate", "waiting_retry", b"waiting_retry"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_done_rate", b"_done_rate", "_inflight", b"_inflight", "_mean_delay", b"_mean_delay", "_oldest_age", b"_oldest_age", "_ready", b"_ready", "_slow_delay", b"_slow_delay", "_stored_rate", b"_stored_rate", "_waiting_retry", b"_waiting_retry", "at", b"at", "done_rate", b"done_rate", "inflight", b"inflight", "mean_delay", b"mean_delay", "oldest_age", b"oldest_age", "ready", b"ready", "slow_delay", b"slow_delay", "stored_rate", b"stored_rate", "waiting_retry", b"waiting_retry"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__done_rate: _TypeAlias = _typing.Literal["done_rate"]  # noqa: Y015
+    _WhichOneofArgType__done_rate: _TypeAlias = _typing.Literal["_done_rate", b"_done_rate"]  # noqa: Y015
+    _WhichOneofReturnType__inflight: _TypeAlias = _typing.Literal["inflight"]  # noqa: Y015
+    _WhichOneofArgType__inflight: _TypeAlias = _typing.Literal["_inflight", b"_inflight"]  # noqa: Y015
+    _WhichOneofReturnType__mean_delay: _TypeAlias = _typing.Literal["mean_delay"]  # noqa: Y015
+    _WhichOneofArgType__mean_delay: _TypeAlias = _typing.Literal["_mean_delay", b"_mean_delay"]  # noqa: Y015
+    _WhichOneofReturnType__oldest_age: _TypeAlias = _typing.Literal["oldest_age"]  # noqa: Y015
+    _WhichOneofArgType__oldest_age: _TypeAlias = _typing.Literal["_oldest_age", b"_oldest_age"]  # noqa: Y015
+    _WhichOneofReturnType__ready: _TypeAlias = _typing.Literal["ready"]  # noqa: Y015
+    _WhichOneofArgType__ready: _TypeAlias = _typing.Literal["_ready", b"_ready"]  # noqa: Y015
+    _WhichOneofReturnType__slow_delay: _TypeAlias = _typing.Literal["slow_delay"]  # noqa: Y015
+    _WhichOneofArgType__slow_delay: _TypeAlias = _typing.Literal["_slow_delay", b"_slow_delay"]  # noqa: Y015
+    _WhichOneofReturnType__stored_rate: _TypeAlias = _typing.Literal["stored_rate"]  # noqa: Y015
+    _WhichOneofArgType__stored_rate: _TypeAlias = _typing.Literal["_stored_rate", b"_stored_rate"]  # noqa: Y015
+    _WhichOneofReturnType__waiting_retry: _TypeAlias = _typing.Literal["waiting_retry"]  # noqa: Y015
+    _WhichOneofArgType__waiting_retry: _TypeAlias = _typing.Literal["_waiting_retry", b"_waiting_retry"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__done_rate) -> _WhichOneofReturnType__done_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__inflight) -> _WhichOneofReturnType__inflight | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_delay) -> _WhichOneofReturnType__mean_delay | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_age) -> _WhichOneofReturnType__oldest_age | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ready) -> _WhichOneofReturnType__ready | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__slow_delay) -> _WhichOneofReturnType__slow_delay | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stored_rate) -> _WhichOneofReturnType__stored_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__waiting_retry) -> _WhichOneofReturnType__waiting_retry | None: ...
+
+Global___ChartPoint: _TypeAlias = ChartPoint  # noqa: Y015
+
+@_typing.final
+class ListAlertsRequest(_message.Message):
+    """What needs a person now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAlertsRequest: _TypeAlias = ListAlertsRequest  # noqa: Y015
+
+@_typing.final
+class ListAlertsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    ALERTS_FIELD_NUMBER: _builtins.int
+    HAS_WEBHOOK_FIELD_NUMBER: _builtins.int
+    UNTOLD_FIELD_NUMBER: _builtins.int
+    WEBHOOK_FAILURE_FIELD_NUMBER: _builtins.int
+    has_webhook: _builtins.bool
+    """whether the server sends them to a webhook"""
+    untold: _builtins.int
+    """events that the webhook has not accepted yet"""
+    webhook_failure: _builtins.str
+    """why it has not accepted the first of them; empty: it was not asked yet"""
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def alerts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alert]:
+        """the most urgent first"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        alerts: _abc.Iterable[Global___Alert] | None = ...,
+        has_webhook: _builtins.bool = ...,
+        untold: _builtins.int = ...,
+        webhook_failure: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alerts", b"alerts", "has_webhook", b"has_webhook", "status", b"status", "untold", b"untold", "webhook_failure", b"webhook_failure"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAlertsResponse: _TypeAlias = ListAlertsResponse  # noqa: Y015
+
+@_typing.final
+class Alert(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    NEXT_STEP_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    namespace: _builtins.str
+    subject: _builtins.str
+    """the group, server or option that it is about; empty: the called server"""
+    sentence: _builtins.str
+    detail: _builtins.str
+    """more of it that a webhook does not get, such as the reason of a dead letter"""
+    next_step: _builtins.str
+    @_builtins.property
+    def page(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the path of its page in the console, in parts"""
+
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        subject: _builtins.str = ...,
+        sentence: _builtins.str = ...,
+        detail: _builtins.str = ...,
+        next_step: _builtins.str = ...,
+        page: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "kind", b"kind", "namespace", b"namespace", "next_step", b"next_step", "page", b"page", "sentence", b"sentence", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Alert: _TypeAlias = Alert  # noqa: Y015

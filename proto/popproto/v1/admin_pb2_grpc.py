@@ -280,6 +280,16 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.GetHealthRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.GetHealthResponse.FromString,
                 _registered_method=True)
+        self.GetChart = channel.unary_unary(
+                '/popmq.v1.Admin/GetChart',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.GetChartRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.GetChartResponse.FromString,
+                _registered_method=True)
+        self.ListAlerts = channel.unary_unary(
+                '/popmq.v1.Admin/ListAlerts',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ListAlertsRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ListAlertsResponse.FromString,
+                _registered_method=True)
         self.ConfirmClock = channel.unary_unary(
                 '/popmq.v1.Admin/ConfirmClock',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ConfirmClockRequest.SerializeToString,
@@ -591,6 +601,18 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetChart(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAlerts(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ConfirmClock(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -850,6 +872,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetHealth,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.GetHealthRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.GetHealthResponse.SerializeToString,
+            ),
+            'GetChart': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetChart,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.GetChartRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.GetChartResponse.SerializeToString,
+            ),
+            'ListAlerts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAlerts,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ListAlertsRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ListAlertsResponse.SerializeToString,
             ),
             'ConfirmClock': grpc.unary_unary_rpc_method_handler(
                     servicer.ConfirmClock,
@@ -2185,6 +2217,60 @@ class Admin(object):
             '/popmq.v1.Admin/GetHealth',
             popmq_dot_v1_dot_admin__pb2.GetHealthRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.GetHealthResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetChart(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/GetChart',
+            popmq_dot_v1_dot_admin__pb2.GetChartRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.GetChartResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAlerts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ListAlerts',
+            popmq_dot_v1_dot_admin__pb2.ListAlertsRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ListAlertsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -86,6 +86,8 @@ class AdminStub:
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]
     GetHealth: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetHealthRequest, _admin_pb2.GetHealthResponse]
+    GetChart: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetChartRequest, _admin_pb2.GetChartResponse]
+    ListAlerts: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListAlertsRequest, _admin_pb2.ListAlertsResponse]
     ConfirmClock: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ConfirmClockRequest, _admin_pb2.ConfirmClockResponse]
     RepairStore: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RepairStoreRequest, _admin_pb2.RepairStoreResponse]
 
@@ -144,6 +146,8 @@ class AdminAsyncStub(AdminStub):
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]  # type: ignore[assignment]
     GetHealth: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetHealthRequest, _admin_pb2.GetHealthResponse]  # type: ignore[assignment]
+    GetChart: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetChartRequest, _admin_pb2.GetChartResponse]  # type: ignore[assignment]
+    ListAlerts: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListAlertsRequest, _admin_pb2.ListAlertsResponse]  # type: ignore[assignment]
     ConfirmClock: _aio.UnaryUnaryMultiCallable[_admin_pb2.ConfirmClockRequest, _admin_pb2.ConfirmClockResponse]  # type: ignore[assignment]
     RepairStore: _aio.UnaryUnaryMultiCallable[_admin_pb2.RepairStoreRequest, _admin_pb2.RepairStoreResponse]  # type: ignore[assignment]
 
@@ -493,6 +497,20 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetHealthRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetHealthResponse, _abc.Awaitable[_admin_pb2.GetHealthResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetChart(
+        self,
+        request: _admin_pb2.GetChartRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetChartResponse, _abc.Awaitable[_admin_pb2.GetChartResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListAlerts(
+        self,
+        request: _admin_pb2.ListAlertsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListAlertsResponse, _abc.Awaitable[_admin_pb2.ListAlertsResponse]]: ...
 
     @_abc_1.abstractmethod
     def ConfirmClock(

@@ -1,0 +1,1 @@
+"""What needs a person: found for operators, and told to a webhook."""

@@ -1,0 +1,1 @@
+"""Charts of groups and topics over time, which the server keeps itself."""
