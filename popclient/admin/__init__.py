@@ -51,7 +51,11 @@ from popclient.admin.redrive_facts import (
     Repair,
 )
 from popclient.admin.server_facts import (
+    Alert,
+    Alerts,
     Budget,
+    Chart,
+    ChartPoint,
     Health,
     HealthCheck,
     Histogram,
@@ -65,7 +69,11 @@ from popclient.admin.user_facts import Explanation, NewUser, Policy, User
 
 __all__ = [
     "Admin",
+    "Alert",
+    "Alerts",
     "Budget",
+    "Chart",
+    "ChartPoint",
     "ClientFacts",
     "Consumer",
     "DeadLetter",

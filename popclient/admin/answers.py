@@ -35,7 +35,16 @@ from popclient.admin.facts import (
     Why,
 )
 from popclient.admin.redrive_facts import DeadLetter
-from popclient.admin.server_facts import Budget, HealthCheck, Histogram, KnownServer, Storage, StuckRow
+from popclient.admin.server_facts import (
+    Alert,
+    Budget,
+    ChartPoint,
+    HealthCheck,
+    Histogram,
+    KnownServer,
+    Storage,
+    StuckRow,
+)
 from popclient.admin.user_facts import Policy
 from popclient.message import MessageView
 from popproto.v1 import admin_pb2 as wire
@@ -120,7 +129,9 @@ _MADE: Final[dict[str, Callable[[Any], object]]] = {
     "google.protobuf.Duration": lambda value: value.ToTimedelta(),
     pb.Resource.DESCRIPTOR.full_name: lambda value: value.name,
     pb.Message.DESCRIPTOR.full_name: lambda value: views_of([value])[0],
+    wire.Alert.DESCRIPTOR.full_name: lambda value: facts_of(Alert, value),
     wire.Budget.DESCRIPTOR.full_name: lambda value: facts_of(Budget, value),
+    wire.ChartPoint.DESCRIPTOR.full_name: lambda value: facts_of(ChartPoint, value),
     wire.Consumer.DESCRIPTOR.full_name: _consumer_of,
     wire.DeadLetter.DESCRIPTOR.full_name: dead_letter_of,
     wire.GroupLag.DESCRIPTOR.full_name: lambda value: facts_of(

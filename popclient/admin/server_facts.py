@@ -142,3 +142,66 @@ class Status:
     commit_times: Histogram | None = None
     storage: Storage | None = None
     servers: tuple[KnownServer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChartPoint:
+    """A moment of a chart. None: not known. Counts are the highest ones since the point before.
+
+    stored_rate, done_rate: messages per second since the point before. oldest_age: since the oldest ready message was
+    stored. mean_delay: from storing to the first delivery, of the deliveries since then; within slow_delay 99 % of them
+    came, of several servers the longest.
+    """
+
+    at: datetime
+    stored_rate: float | None
+    done_rate: float | None
+    ready: int | None
+    inflight: int | None
+    waiting_retry: int | None
+    oldest_age: timedelta | None
+    mean_delay: timedelta | None
+    slow_delay: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """How a group, over all of its topics, or a topic, over all of its groups, has done lately; the oldest point first.
+
+    step: the time between two points, if there is no pause. kept: whether the server keeps charts.
+    """
+
+    step: timedelta
+    points: tuple[ChartPoint, ...]
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something that needs a person, and the next step.
+
+    subject: the group, server or limit that it is about; empty for the server that was asked. detail: what else is
+    known, such as the reason of a dead letter; a webhook does not get it. page: its page in the console, in parts.
+    """
+
+    kind: str
+    namespace: str
+    subject: str
+    sentence: str
+    detail: str
+    next_step: str
+    page: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alerts:
+    """What needs a person now, the most urgent first.
+
+    untold: events that the server's webhook has not accepted yet; webhook_failure: why it has not accepted the first of
+    them.
+    """
+
+    alerts: tuple[Alert, ...]
+    has_webhook: bool
+    untold: int
+    webhook_failure: str

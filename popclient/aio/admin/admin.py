@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from popclient._arguments import as_timedelta
 from popclient.admin.answers import facts_of
-from popclient.admin.server_facts import Health, Status, StoreRepair
+from popclient.admin.server_facts import Alerts, Chart, Health, Status, StoreRepair
 from popclient.aio.admin.access import Access
 from popclient.aio.admin.catalog import Clients, Groups, Topics
 from popclient.aio.admin.dead_letters import DeadLetters, Redrives
@@ -37,6 +40,24 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
         """Whether the server works and should get requests, and why. It answers too if its database does not."""
         answer = await self._call(lambda link: link.admin.GetHealth, wire.GetHealthRequest())
         return facts_of(Health, answer)
+
+    async def alerts(self) -> Alerts:
+        """What needs a person now, as the overview of the console shows it."""
+        answer = await self._call(lambda link: link.admin.ListAlerts, wire.ListAlertsRequest())
+        return facts_of(Alerts, answer)
+
+    async def chart(
+        self, *, group: str | None = None, topic: str | None = None, over: float | timedelta = 900.0
+    ) -> Chart:
+        """How a group or a topic has done in the last `over` (seconds or a timedelta), at most seven days.
+
+        Name either of them. The longer the time, the fewer points there are for an hour. Raises BadRequest for a longer
+        time, and NotFound.
+        """
+        request = wire.GetChartRequest(group=self._named(group), topic=self._named(topic))
+        request.over.FromTimedelta(as_timedelta("over", over))
+        answer = await self._call(lambda link: link.admin.GetChart, request)
+        return facts_of(Chart, answer)
 
     async def repair(self, *, dry_run: bool = False) -> StoreRepair:
         """Searches the store for defects that keep messages from being delivered, and repairs them; not with dry_run.
