@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from popclient.admin import GroupLag, Health, Histogram, Status, Topic
+from popclient.admin import GroupLag, Health, Histogram, Status
 from popclient.aio import Admin
 from popclient.errors import ClientClosed, Forbidden, PopError, Unauthorized, UnsupportedByServer
 
-RING: Final = 400  # counts of a topic
-KEPT_S: Final = 24 * 3_600.0
-FINE: Final = 150  # the older samples are, the fewer: their distance is at least their age divided by this
-TOPICS_MAX: Final = 200  # whose counts are kept
+KEPT_S: Final = 16 * 60.0  # what is older is in the charts of the server
 SHARE: Final = 100  # an answer's time, so many times, is the least pause
 ANSWERS: Final = 3  # of so many the quickest says how long an answer takes; before there are so many, none does
 PAUSE_S_MAX: Final = 60.0
@@ -46,11 +43,6 @@ class Backlog:
     left: int = 0
     oldest: float | None = None
     topics: int = 0
-
-    @property
-    def appended(self) -> int:
-        """How many messages its topics ever stored."""
-        return self.left + self.ready + self.inflight + self.waiting + self.dead
 
     @property
     def done(self) -> int:
@@ -80,14 +72,6 @@ class Sample:
 
     def total(self, of: Callable[[Backlog], int]) -> int:
         return sum(map(of, self.groups.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class TopicCount:
-    """How many messages a topic had ever stored at one moment, in epoch seconds of the server."""
-
-    at: float
-    appended: int
 
 
 def backlog_of(lag: Iterable[GroupLag]) -> Backlog:
@@ -126,8 +110,6 @@ class Pulse:
         self._monotonic = monotonic
         self._took_s: deque[float] = deque(maxlen=ANSWERS)
         self._ring: list[Sample] = []
-        # By topic; the one that somebody looked at last is the last.
-        self._topics: dict[str, deque[TopicCount]] = {}
         self._status: Status | None = None
         self._asked_at = float("-inf")
         self._looked_at: dict[Admin, float] = {}  # the visitors' ways to the server; who looked last is the last
@@ -181,23 +163,6 @@ class Pulse:
                 self._health_at = self._monotonic()
             return self._health
 
-    async def topic(self, admin: Admin, name: str) -> Topic:
-        """The topic now. Its count is kept for its plot. Raises a PopError."""
-        found = await admin.get_topic(name)
-        count = TopicCount(self.time.timestamp(), sum(each.max_offset for each in found.queues))
-        kept = self._topics.pop(name, deque(maxlen=RING))
-        if kept and (count.at <= kept[-1].at or count.appended < kept[-1].appended):
-            kept.clear()  # another server or another topic, or the clock was set back
-        kept.append(count)
-        if len(self._topics) >= TOPICS_MAX:
-            del self._topics[next(iter(self._topics))]
-        self._topics[name] = kept
-        return found
-
-    def topic_counts(self, name: str) -> list[TopicCount]:
-        """The oldest first, of the times when somebody looked at the topic."""
-        return list(self._topics.get(name, ()))
-
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -247,18 +212,5 @@ class Pulse:
         if self._ring and sample.at < self._ring[-1].at:
             self._ring.clear()  # another server, or its clock was set back
         if not self._ring or sample.at > self._ring[-1].at:
-            self._ring = thinned([*self._ring, sample])
+            self._ring = [each for each in self._ring if sample.at - each.at <= KEPT_S] + [sample]
         return status
-
-
-def thinned(samples: list[Sample]) -> list[Sample]:
-    """Without those that are too old, and those that are too near to each other for their age; the oldest first."""
-    now, kept = samples[-1].at, list[Sample]()
-    for index, each in enumerate(samples):
-        after = samples[index + 1] if index + 1 < len(samples) else None
-        if now - each.at > KEPT_S:
-            continue
-        if kept and after is not None and after.at - kept[-1].at < (now - each.at) / FINE:
-            continue
-        kept.append(each)
-    return kept

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import starmap
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from popconsole.pulse import Backlog, Pulse, Sample, TopicCount
+from popclient.admin import Chart
+from popconsole.pulse import Backlog, Pulse, Sample
 
 WINDOW_S: Final = 15 * 60.0
 RECENT_S: Final = 60.0
 LINES_MAX: Final = 5  # groups with a line of their own
-
-Window = TypeVar("Window", Sample, TopicCount, Sample | TopicCount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def every(pulse: Pulse) -> int:
     return max(3, round(pulse.pause_s))
 
 
-def recent(samples: Sequence[Window]) -> tuple[Window, Window] | None:
+def recent(samples: Sequence[Sample]) -> tuple[Sample, Sample] | None:
     """The span of every rate: the last sample, and the first one of the minute before it, or the one before it.
 
     None where there is only one yet.
@@ -47,7 +47,7 @@ def recent(samples: Sequence[Window]) -> tuple[Window, Window] | None:
     return next((each for each in samples if each.at >= last.at - RECENT_S and each is not last), samples[-2]), last
 
 
-def spans(samples: Sequence[Window]) -> list[tuple[Window, Window]]:
+def spans(samples: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
     """The same span for each sample but the first."""
     found, first = [], 0
     for index, last in enumerate(samples[1:], 1):
@@ -73,7 +73,7 @@ def _trend(name: str, first: Sample, last: Sample) -> Trend:
     return Trend(max(0.0, (now.left - then.left) / (last.at - first.at)), now.ready - then.ready)
 
 
-def incoming(samples: Sequence[Sample | TopicCount]) -> float | None:
+def incoming(samples: Sequence[Sample]) -> float | None:
     """Messages stored per second over the last minute."""
     span = recent(samples)
     return None if span is None else _appended(*span)
@@ -104,28 +104,30 @@ def series(samples: Sequence[Sample]) -> dict[str, Any]:
     }
 
 
-def series_of_topic(counts: Sequence[TopicCount]) -> dict[str, Any]:
-    """The same for the plot of a topic."""
-    pairs = spans([each for each in counts if each.at >= counts[-1].at - WINDOW_S])
-    return {"at": [round(after.at, 1) for _, after in pairs], "in": list(starmap(_appended, pairs))}
-
-
-def series_of_group(samples: Sequence[Sample], name: str, minutes: int) -> dict[str, Any]:
-    """The same for the plots of a group, of the last so many minutes: rates, lag, and how old its oldest message is."""
-    known = [each for each in samples if name in each.groups and each.at >= samples[-1].at - 60 * minutes]
-    if not known:
-        return {key: [] for key in ("at", "in", "done", "ready", "inflight", "waiting", "age")}
-    pairs = spans(known)
-    now = [(after.at, after.groups[name]) for _, after in pairs]
+def chart_lines(chart: Chart) -> dict[str, Any]:
+    """The same for the charts of a group or a topic: rates, lag, how old its oldest ready message is, in seconds, and
+    how long first deliveries took, in ms."""
+    points = chart.points
     return {
-        "at": [round(at, 1) for at, _ in now],
-        "in": [_rate(*pair, lambda each: each.groups[name].appended) for pair in pairs],
-        "done": [_done(name, *pair) for pair in pairs],
-        "ready": [each.ready for _, each in now],
-        "inflight": [each.inflight for _, each in now],
-        "waiting": [each.waiting for _, each in now],
-        "age": [0.0 if each.oldest is None else round(max(0.0, at - each.oldest), 1) for at, each in now],
+        "at": [round(each.at.timestamp(), 1) for each in points],
+        "in": [None if each.stored_rate is None else round(each.stored_rate, 2) for each in points],
+        "done": [None if each.done_rate is None else round(each.done_rate, 2) for each in points],
+        "ready": [each.ready for each in points],
+        "inflight": [each.inflight for each in points],
+        "waiting": [each.waiting_retry for each in points],
+        "age": [_seconds(each.oldest_age) for each in points],
+        "mean": [_ms(each.mean_delay) for each in points],
+        "slow": [_ms(each.slow_delay) for each in points],
+        "every": max(3, min(60, round(chart.step.total_seconds()))),
     }
+
+
+def _seconds(given: timedelta | None) -> float | None:
+    return None if given is None else round(given.total_seconds(), 1)
+
+
+def _ms(given: timedelta | None) -> float | None:
+    return None if given is None else round(1_000 * given.total_seconds())
 
 
 def busiest(samples: Sequence[Sample]) -> list[str]:
@@ -164,7 +166,7 @@ def _inflight(backlog: Backlog) -> int:
     return backlog.inflight
 
 
-def _appended(before: Sample | TopicCount, after: Sample | TopicCount) -> float:
+def _appended(before: Sample, after: Sample) -> float:
     return round(max(0.0, (after.appended - before.appended) / (after.at - before.at)), 2)
 
 

@@ -20,10 +20,10 @@ from popclient.message import MessageView
 from popconsole import words
 from popconsole.bodies import body_of, excerpt, unpacked
 from popconsole.copies import literal
+from popconsole.paging import PAGE, page_of
 from popconsole.pictures.lineage import lineage_of
 from popconsole.visits import Refused, Visit
 
-PAGE: Final = 50
 COUNTED_MAX: Final = 10_000  # dead letters that are counted by kind for one page
 KINDS_MAX: Final = 12
 EXPORTED_BODY_MAX: Final = 16 * 1024 * 1024  # a larger body is exported as it is stored
@@ -57,13 +57,15 @@ async def index(visit: Visit) -> Response:
     """Which groups have dead letters, and every redrive."""
     status = await visit.pulse.now(visit.admin)
     groups = sorted(visit.pulse.ring[-1].groups.items(), key=lambda pair: (-pair[1].dead, pair[0]))
+    dead = [(name, each.dead) for name, each in groups if each.dead]
     plans = await visit.attempt(visit.admin.redrive_plans())
     return visit.show(
         "dead_letters_index.html",
         now=visit.pulse.time,
-        groups=[(name, each.dead) for name, each in groups if each.dead],
+        groups=page_of(visit, dead),
+        most=sum(number for _, number in dead),
         total=status.dead_letters,
-        plans=(plans.value or [])[:50],
+        plans=page_of(visit, plans.value or [], "plans_from"),
         failure=plans.failure,
     )
 

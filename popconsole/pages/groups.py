@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from popclient.admin import Group, Hold, LockedMessageGroups, MovedOffset, QueueLag
 from popconsole import rates, words
+from popconsole.pages.charts import charts_of, lines
 from popconsole.pages.overview import rows_of
+from popconsole.paging import PAGE, first_of, page_of
 from popconsole.pictures.bars import label_of, parts_of, scaled
 from popconsole.pictures.ladder import ladder_of
 from popconsole.pulse import backlog_of
 from popconsole.settings import LISTED_MAX
 from popconsole.visits import Outcome, Refused, Visit
 
-HOLDS_MAX: Final = 200
+HOLDS_MAX: Final = 1_000  # holds, and locked message groups, of which the server tells
 PAUSES_MAX: Final = 20
-LOCKED_MAX: Final = 100
-PAGE: Final = 50
 LAG_MAX: Final = 1_000  # pairs of a group and a topic in one answer of the server
 TABS: Final = {
     "holds": "Holds",
@@ -30,7 +30,6 @@ TABS: Final = {
     "policy": "Policy",
     "activity": "Activity",
 }
-RANGES: Final = {15: "15 min", 60: "1 h", 360: "6 h", 1_440: "24 h"}  # minutes
 
 
 async def groups(visit: Visit) -> Response:
@@ -48,17 +47,13 @@ async def groups(visit: Visit) -> Response:
     namespace = visit.settings.server.namespace
     idle = {each.name for each in listed.value or () if each.namespace == namespace or not namespace}
     idle -= samples[-1].groups.keys()
-    first = visit.asked_number("from")
     return visit.show(
         "groups.html",
         now=visit.pulse.time,
-        rows=rows[first : first + PAGE],
-        count=len(rows),
-        first=first,
-        page=PAGE,
+        rows=page_of(visit, rows),
         wanted=wanted,
         by=by,
-        idle=sorted(each for each in idle if wanted.lower() in each.lower()),
+        idle=page_of(visit, sorted(each for each in idle if wanted.lower() in each.lower()), "idle_from"),
         failure=listed.failure,
         is_cut=len(status.lag) >= LAG_MAX,
         every=rates.every(visit.pulse),
@@ -94,36 +89,33 @@ async def group(visit: Visit) -> Response:
 async def _tab(visit: Visit, found: Group, tab: str, now: datetime) -> dict[str, Any]:
     """What one tab shows; only that is asked for."""
     if tab == "holds":
-        holds = await visit.attempt(visit.admin.list_holds(found.name, max_messages=HOLDS_MAX))
-        return {"failure": holds.failure, "holds": holds_of(holds.value or (), now), "holds_max": HOLDS_MAX}
+        limit = _asked_of_server(visit)
+        holds = await visit.attempt(visit.admin.list_holds(found.name, max_messages=limit))
+        rows = holds_of(holds.value or (), now)
+        return {"failure": holds.failure, "holds": page_of(visit, rows, is_more=len(rows) == limit)}
     if tab == "queues":
         queues = await visit.attempt(visit.admin.list_lag(found.name))
-        return {"failure": queues.failure, "queues": queues_of(queues.value or ())}
+        return {"failure": queues.failure, "queues": page_of(visit, queues_of(queues.value or ()))}
     if tab == "message-groups":
-        locked = await visit.attempt(visit.admin.list_locked_message_groups(found.name, max_groups=LOCKED_MAX))
-        found_locked = locked.value or LockedMessageGroups(())
-        return {"failure": locked.failure, "locked": found_locked.message_groups, "locked_more": found_locked.more}
+        asked = visit.admin.list_locked_message_groups(found.name, max_groups=_asked_of_server(visit))
+        locked = await visit.attempt(asked)
+        groups = locked.value or LockedMessageGroups(())
+        return {"failure": locked.failure, "locked": page_of(visit, groups.message_groups, is_more=bool(groups.more))}
+    if tab == "members":
+        return {"failure": "", "members": page_of(visit, found.consumers)}
     if tab == "activity":
-        minutes = minutes_of(visit)
-        counts = rates.series_of_group(visit.pulse.ring, found.name, minutes)
-        since = datetime.fromtimestamp(visit.pulse.ring[0].at, UTC)
-        return {"failure": "", "ranges": RANGES, "minutes": minutes, "since": since, "series": counts}
+        return {"failure": "", **await charts_of(visit, "groups", found.name, tab=tab, group=found.name)}
     return {"failure": ""}
 
 
-def minutes_of(visit: Visit) -> int:
-    """The time range that is asked for."""
-    minutes = visit.asked_number("minutes") or next(iter(RANGES))
-    if minutes not in RANGES:
-        raise Refused(f"minutes is '{minutes}'; it must be one of {words.listed(map(str, RANGES))}")
-    return minutes
+def _asked_of_server(visit: Visit) -> int:
+    """How many rows the page needs: its own, those before it, and one to know whether there are more."""
+    return min(HOLDS_MAX, first_of(visit) + PAGE + 1)
 
 
 async def activity(visit: Visit) -> Response:
-    """The series of a group's plots."""
-    await visit.pulse.now(visit.admin)
-    series = rates.series_of_group(visit.pulse.ring, visit.named("group"), minutes_of(visit))
-    return JSONResponse({**series, "every": rates.every(visit.pulse)})
+    """The lines of a group's charts."""
+    return await lines(visit, group=visit.named("group"))
 
 
 class HeldRow(NamedTuple):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from starlette.responses import Response
 
+from popconsole.paging import PAGE
 from popconsole.visits import Visit
-
-PAGE: Final = 50
 
 
 async def lite_topics(visit: Visit) -> Response:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import JSONResponse, Response
 
-from popclient.admin import DeadLetterSelection, Status
+from popclient.admin import Alerts, Status
 from popconsole import words
 from popconsole.pictures.bars import Part, label_of, parts_of
 from popconsole.pulse import Backlog, Sample
@@ -18,11 +18,7 @@ from popconsole.visits import Visit
 
 ROWS_MAX: Final = 8
 NAMED_MAX: Final = 3  # groups in the sentence
-ASKED_MAX: Final = 5  # groups that are asked for more
 BEHIND_S: Final = 60.0  # a message that is ready for longer makes its group one that is behind
-OVERDUE: Final = timedelta(seconds=5)
-BUDGET: Final = 0.8
-STUCK_ATTEMPT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +64,7 @@ async def overview(visit: Visit) -> Response:
     recent = trends(samples)
     rows = rows_of(last, recent)
     span = last_minute(samples)
+    alerts = await visit.attempt(visit.admin.alerts())
     quantiles = commit_quantiles(*span) if span else (None, None)
     return visit.show(
         "overview.html",
@@ -77,7 +74,8 @@ async def overview(visit: Visit) -> Response:
         idle=total_of(visit, status) - len(last.groups),
         rows=sorted(rows, key=urgency)[:ROWS_MAX],
         groups_count=total_of(visit, status),
-        todo=await what_needs_a_person(visit, status, last, recent),
+        todo=todo_of(visit, alerts.value) if alerts.value else [],
+        todo_failure=alerts.failure,
         every=every(visit.pulse),
         has_latency=last.commits is not None,
         figures={
@@ -130,111 +128,29 @@ def sentence(sample: Sample, total: int) -> dict[str, Any]:
     return {"begin": f"{begin}, {words.count(len(late))} {verb} behind:", "behind": shown}
 
 
-async def what_needs_a_person(visit: Visit, status: Status, sample: Sample, recent: dict[str, Trend]) -> list[Todo]:
-    """The most urgent first."""
-    found = [*_of_server(visit, status), *_behind(visit, sample, recent)]
-    found += await _dead(visit, status, sample)
-    found += await _stuck(visit, sample)
-    return found
+# How alerts of a kind are marked; others are warnings.
+MARKS: Final = {
+    "overdue": ("dlq", "!"),
+    "server_silent": ("dlq", "!"),
+    "group_behind": ("ready", "○"),
+    "dead_letters": ("dlq", "✕"),
+    "message_groups_stuck": ("waiting", "◔"),
+}
 
 
-def _of_server(visit: Visit, status: Status) -> list[Todo]:
-    server = visit.path("server")
-    found = [Todo("inflight", "!", hint, "a hint of the server; details on its page", server) for hint in status.hints]
-    if status.oldest_overdue > OVERDUE:
-        late = words.duration(status.oldest_overdue)
-        found.append(
-            Todo(
-                "dlq",
-                "!",
-                f"A hold or a delayed message is overdue by {late}.",
-                "The database is slower than its work; look at the server's disk.",
-                server,
-            )
-        )
-    found += [
+def todo_of(visit: Visit, found: Alerts) -> list[Todo]:
+    """What needs a person, as the server says; and a webhook that does not get it."""
+    todo = [
         Todo(
-            "dlq",
-            "!",
-            f"Server {each.address or each.server_id} is silent for {words.duration(status.now - each.last_seen)}.",
-            "It was killed, or does not reach the database; others deliver what it held.",
-            server,
+            *MARKS.get(each.kind, ("inflight", "!")),
+            f"{each.sentence} {each.detail}".strip(),
+            each.next_step,
+            visit.path(*each.page),
         )
-        for each in status.servers
-        if not each.running
+        for each in found.alerts
     ]
-    for budget in status.budgets:
-        if budget.limit and budget.used >= BUDGET * budget.limit:
-            used = f"{words.measure(budget.used, budget.unit)} of {words.measure(budget.limit, budget.unit)}"
-            found.append(
-                Todo(
-                    "inflight",
-                    "!",
-                    f"{budget.name}: {used} in use.",
-                    f"Raise --{budget.option.replace('_', '-')}.",
-                    server,
-                )
-            )
-    return found
-
-
-def _behind(visit: Visit, sample: Sample, recent: dict[str, Trend]) -> list[Todo]:
-    found = []
-    for name, backlog in sample.groups.items():
-        trend = recent.get(name, Trend())
-        if is_behind(backlog, sample.at) and trend.is_growing:
-            found.append(
-                Todo(
-                    "ready",
-                    "○",
-                    f"Group {name} is behind, and its backlog grows: {words.count(backlog.ready)} ready,"
-                    f" {words.count(trend.growth or 0)} more than a minute ago.",
-                    "Are its members there? Start more of them, or look at what they hold.",
-                    visit.path("groups", name),
-                )
-            )
-    return found[:ASKED_MAX]
-
-
-async def _dead(visit: Visit, status: Status, sample: Sample) -> list[Todo]:
-    found = []
-    dead = sorted((each.dead, name) for name, each in sample.groups.items() if each.dead)
-    for _, name in dead[::-1][:ASKED_MAX]:
-        selection = DeadLetterSelection(name, dead_from=status.now - timedelta(hours=1))
-        call = visit.admin.list_dead_letters(selection, max_messages=1_000, without_bodies=True)
-        page = (await visit.attempt(call)).value
-        if page is not None and page.dead_letters:
-            count = f"{words.count(len(page.dead_letters))}{'+' if page.next_after_id is not None else ''}"
-            reason = page.dead_letters[-1].reason
-            found.append(
-                Todo(
-                    "dlq",
-                    "✕",
-                    f"{count} dead letters of {name} in the last hour.",
-                    f"The last one: {reason}. Look at the reasons, mend the cause, and send them back.",
-                    visit.path("dead-letters", name),
-                )
-            )
-    return found
-
-
-async def _stuck(visit: Visit, sample: Sample) -> list[Todo]:
-    """Message groups whose first message fails again and again."""
-    found = []
-    waiting = sorted((each.waiting, name) for name, each in sample.groups.items() if each.waiting)
-    for _, name in waiting[::-1][:ASKED_MAX]:
-        groups = await visit.attempt(visit.admin.list_locked_message_groups(name, max_groups=ASKED_MAX))
-        locked = groups.value.message_groups if groups.value else ()
-        stuck = [each for each in locked if each.first.delivery_attempt >= STUCK_ATTEMPT and each.behind]
-        found += [
-            Todo(
-                "waiting",
-                "◔",
-                f"Message group {each.message_group} of {name} waits: attempt {each.first.delivery_attempt} of its"
-                f" first message, {words.count(each.behind)} behind it.",
-                "See why it fails; skip it if the others cannot wait.",
-                visit.path("messages", each.first.message_id),
-            )
-            for each in stuck[:1]
-        ]
-    return found
+    if found.webhook_failure:
+        waiting = words.plural(found.untold, "event")
+        what = f"The webhook does not accept alerts: {found.webhook_failure}."
+        todo.insert(0, Todo("inflight", "!", what, f"Not told yet: {waiting}. The server sends them again and again."))
+    return todo

@@ -8,10 +8,11 @@ from typing import Final
 from starlette.responses import JSONResponse, Response
 
 from popclient.admin import ClientFacts
+from popconsole.paging import page_of
 from popconsole.rendering import build
 from popconsole.visits import Outcome, Visit
 
-CLIENTS_MAX: Final = 300
+CLIENTS_MAX: Final = 1_000  # of which the server tells
 
 
 async def server(visit: Visit) -> Response:
@@ -48,8 +49,7 @@ async def clients(visit: Visit) -> Response:
     return visit.show(
         "clients.html",
         now=visit.pulse.time,
-        rows=rows[:CLIENTS_MAX],
-        count=len(rows),
+        rows=page_of(visit, rows, is_more=len(found) >= CLIENTS_MAX),
         wanted=visit.asked("name"),
         failure=listed.failure,
     )

@@ -7,15 +7,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, cast
 from urllib.parse import urlencode
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from popclient.admin import Queue, ScheduledMessage, Topic
 from popclient.aio import Message, Producer
 from popclient.message import MessageView
 from popconsole import words
 from popconsole.bodies import excerpt
+from popconsole.pages.charts import charts_of, lines
+from popconsole.paging import page_of
 from popconsole.pictures.strip import strip_of
-from popconsole.rates import every, incoming, series_of_topic
 from popconsole.settings import LISTED_MAX
 from popconsole.visits import Refused, Visit
 
@@ -41,11 +42,14 @@ async def topics(visit: Visit) -> Response:
     wanted = visit.asked("name").lower()
     rows = [each for each in found if wanted in each.name.lower()]
     own = [each for each in rows if each.name.startswith(OWN)]
+    of_users = [each for each in rows if not each.name.startswith(OWN)]
     return visit.show(
         "topics.html",
         now=visit.pulse.time,
-        rows=[each for each in rows if not each.name.startswith(OWN)],
-        own=own,
+        rows=page_of(visit, of_users),
+        stored=sum(each.message_count for each in of_users),
+        own=page_of(visit, own, "own_from"),
+        is_cut=len(found) >= LISTED_MAX,
         wanted=visit.asked("name"),
         types=TYPES,
     )
@@ -55,7 +59,7 @@ async def topic(visit: Visit) -> Response:
     """One topic."""
     name = visit.named("topic")
     status = await visit.pulse.now(visit.admin)
-    found = await visit.pulse.topic(visit.admin, name)
+    found = await visit.admin.get_topic(name)
     queue_id = visit.asked_number("queue") if visit.asked("queue") else None
     newest = await visit.attempt(_newest(visit, found, queue_id))
     found_messages, is_cut = newest.value or ([], False)
@@ -64,27 +68,21 @@ async def topic(visit: Visit) -> Response:
         "topic.html",
         now=visit.pulse.time,
         topic=found,
-        queues=bars_of(found.queues),
-        readers=[each for each in status.lag if each.topic == name],
+        queues=page_of(visit, bars_of(found.queues), "queues_from"),
+        readers=page_of(visit, [each for each in status.lag if each.topic == name], "readers_from"),
         messages=[(each, excerpt(each)) for each in messages[:SHOWN]],
         is_cut=is_cut,
         queue_id=queue_id,
-        every=every(visit.pulse),
-        figure=f"{words.rate(incoming(visit.pulse.topic_counts(name)))} messages a second",
         failure=newest.failure,
         is_own=name.startswith(OWN),
         types=TYPES,
+        **await charts_of(visit, "topics", name, topic=name),
     )
 
 
 async def activity(visit: Visit) -> Response:
-    """The series of the topic's plot. However many look at it, the server is asked once in a pause."""
-    name = visit.named("topic")
-    await visit.pulse.now(visit.admin)
-    counts = visit.pulse.topic_counts(name)
-    if not counts or visit.pulse.time.timestamp() - counts[-1].at >= 0.8 * visit.pulse.pause_s:
-        await visit.pulse.topic(visit.admin, name)
-    return JSONResponse({**series_of_topic(visit.pulse.topic_counts(name)), "every": every(visit.pulse)})
+    """The lines of a topic's charts."""
+    return await lines(visit, topic=visit.named("topic"))
 
 
 async def _newest(visit: Visit, topic: Topic, queue_id: int | None) -> tuple[list[MessageView], bool]:

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 from starlette.responses import Response
 
 from popclient.admin import Policy, User
+from popconsole.paging import page_of
 from popconsole.visits import Refused, Visit
 
-ROWS_MAX: Final = 200
 COLUMNS_MAX: Final = 50
 
 
@@ -37,14 +37,11 @@ async def users(visit: Visit) -> Response:
     found: list[User] = listed.value or []
     columns = sorted({(each.resource_kind, each.pattern) for each in of_policies})
     shown, cells = columns[:COLUMNS_MAX], cells_of(of_policies)
-    rows = [
-        UserRow(user, [cells.get((user.access_key, *each), NOTHING) for each in shown]) for user in found[:ROWS_MAX]
-    ]
+    rows = [UserRow(user, [cells.get((user.access_key, *each), NOTHING) for each in shown]) for user in found]
     return visit.show(
         "users.html",
         now=visit.pulse.time,
-        rows=rows,
-        count=len(found),
+        rows=page_of(visit, rows),
         columns=shown,
         columns_left_out=len(columns) - len(shown),
         policies=of_policies,
@@ -111,7 +108,11 @@ async def user(visit: Visit) -> Response:
     if not found:
         raise Refused(f"user '{name}' does not exist", 404)
     return visit.show(
-        "user.html", now=visit.pulse.time, user=found[0], policies=await visit.admin.list_policies(name), failure=""
+        "user.html",
+        now=visit.pulse.time,
+        user=found[0],
+        policies=page_of(visit, await visit.admin.list_policies(name)),
+        failure="",
     )
 
 

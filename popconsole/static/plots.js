@@ -8,6 +8,7 @@
   const short = (value) => value == null ? "–" : value >= 1e6 ? `${(value / 1e6).toFixed(1)}M` : value >= 1e4 ? `${Math.round(value / 1e3)}k`
     : value >= 10 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(1);
   const utc = (seconds, inFull) => new Date(seconds * 1000).toISOString().slice(11, inFull ? 19 : 16);
+  const day = (seconds) => new Date(seconds * 1000).toISOString().slice(5, 10);
   const plots = new Map();
 
   const kinds = {
@@ -17,6 +18,7 @@
     rates: (data) => [["stored", data.in, "ready"], ["done", data.done, "commit"]],
     lag: (data) => [["ready", data.ready, "ready"], ["in flight", data.inflight, "inflight"], ["waiting", data.waiting, "waiting"]],
     age: (data) => [["oldest, s", data.age, "dlq"]],
+    delay: (data) => [["mean", data.mean, "commit"], ["99 %", data.slow, "dlq"]],
     backlog: (data) => [["ready", data.ready, "ready"], ["in flight", data.inflight, "inflight"]],
   };
 
@@ -33,14 +35,14 @@
     if (!known || at.length < 2) { plots.delete(name); return; }
     const axis = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const plot = new uPlot({
-      width: place.clientWidth, height: 140, padding: [8, 24, 0, 0],
+      width: place.clientWidth, height: 140, padding: [8, 24, 0, 0], tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       hooks: { setCursor: [(u) => { if (u.cursor.idx == null) newest(u); }] },
       cursor: { y: false, points: { size: 6 } }, legend: { live: true },
       scales: { y: { range: (u, low, high) => [0, Math.max(high * 1.15, 1)] } },
-      axes: [{ ...axis, space: 80, size: 26, grid: { show: false }, values: (u, all, f, s, step) => all.map((value) => utc(value, step < 60)) }, { ...axis, size: 44, splits: undefined, values: (u, all) => all.map(short) }],
-      series: [{ label: "UTC", value: (u, value) => value == null ? "–" : utc(value, true) },
+      axes: [{ ...axis, space: 80, size: 26, grid: { show: false }, values: (u, all, f, s, step) => all.map((value) => step < 86400 ? utc(value, step < 60) : day(value)) }, { ...axis, size: 44, splits: undefined, values: (u, all) => all.map(short) }],
+      series: [{ label: "UTC", value: (u, value) => value == null ? "–" : `${at[at.length - 1] - at[0] > 43200 ? `${day(value)} ` : ""}${utc(value, true)}` },
         ...series.map(([label, , hue], index) => ({
-          label, stroke: colour(hue), width: 2, spanGaps: false, points: { show: false },
+          label, stroke: colour(hue), width: 2, spanGaps: false, points: { show: name === "delay", size: 4 },
           fill: series.length === 1 || name === "backlog" && index === 0 ? `${colour(hue)}22` : undefined,
           value: (u, value) => short(value),
         }))],
