@@ -25,6 +25,8 @@ STOREYS: dict[str, tuple[str, ...]] = {
     "what operators ask for": (
         "dead_letters",
         "administration",
+        "charts",
+        "alerts",
         "rocketmq_admin",
         "progress",
         "metrics",
