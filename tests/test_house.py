@@ -20,9 +20,9 @@ AT_ONCE = ("asyncio.gather", "asyncio.shield")  # awaited without a turn of the 
 ROOMS = (
     "model", "filters", "postgres", "sqlite", "database", "engine", "front", "transport", "http2", "grpcio",
     "access", "catalog", "messages", "members", "cluster", "fifo", "delivery", "lite", "producing", "settling",
-    "maintenance", "clients", "pulling", "dead_letters", "receiving", "administration", "rocketmq_admin", "bulk",
-    "progress", "config", "broker", "metrics", "client_metrics", "web", "services", "logs", "certificates",
-    "monitoring", "app", "in_process", "offline", "serve", "sizing", "cli", "pytest_plugin",
+    "maintenance", "clients", "pulling", "dead_letters", "receiving", "administration", "charts", "alerts",
+    "rocketmq_admin", "bulk", "progress", "config", "broker", "metrics", "client_metrics", "web", "services", "logs",
+    "certificates", "monitoring", "app", "in_process", "offline", "serve", "sizing", "cli", "pytest_plugin",
 )  # fmt: skip
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.
 # The same for the client. An `__init__` may hand out what comes later.
@@ -35,7 +35,7 @@ CLIENT_ROOMS = (
 # Rooms of the console.
 CONSOLE_ROOMS = (
     "words", "settings", "copies", "bodies", "pulse", "rates", "pictures", "sessions", "guard", "jobs", "rendering",
-    "visits", "desk", "pages", "app", "serving", "cli",
+    "visits", "paging", "desk", "pages", "app", "serving", "cli",
 )  # fmt: skip
 # Rooms of what their ports have in common.
 PORT_ROOMS = ("addresses", "shares", "bodies", "connections", "serving")
@@ -65,6 +65,8 @@ WIRE = (
     "popserver.clients.settings",
     "popserver.clients.telemetry_writer",
     "popserver.dead_letters.rpc",
+    "popserver.alerts.rpc",
+    "popserver.charts.rpc",
     "popserver.administration.clients",
     "popserver.administration.convert",
     "popserver.administration.rpc",

@@ -61,6 +61,8 @@ KEEPERS: dict[str, str | tuple[str, ...]] = {
     "clock": "maintenance/clock_notes.py",
     "member": "members/sql.py",
     "queue_lock": "members/locks.py",
+    "chart_point": "charts/points.py",
+    "alert": "alerts/told.py",
     "acl_user": "access/sql.py",
     "acl_policy": "access/sql.py",
 }

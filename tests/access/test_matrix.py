@@ -144,7 +144,7 @@ ADMIN_METHODS = """
     PlanRedrive RunRedrive CancelRedrive RedriveDeadLetters ListRedrivePlans ListRedrives ListLag ResetOffsets
     SkipMessage PauseGroup ResumeGroup CloneOffsets ImportOffsets CreateUser UpdateUser DeleteUser ListUsers AddPolicy
     RemovePolicy ConfirmClock ListPolicies ExplainAccess ListClients ReconnectClient
-    GetStatus GetHealth RepairStore
+    GetStatus GetHealth RepairStore GetChart ListAlerts
 """.split()
 ADMINISTRATION = [row(method, ADMINS, getattr(admin_pb2, f"{method}Request")) for method in ADMIN_METHODS]
 ROCKETMQ_METHODS = """

@@ -14,7 +14,7 @@ import pytest
 from popclient.config import ClientConfig
 from popconsole.settings import Settings
 from popserver import embedded
-from tests.browser.conftest import PATIENCE_MS, console
+from tests.browser.conftest import console
 from tests.browser.world import World
 from tests.support.admin_server import AdminServer
 
@@ -31,12 +31,16 @@ def test_the_plots_draw_what_happens(open_page: Open, address: str, flights: Wor
         page.wait_for_selector(f'[data-plot="{name}"] canvas')
 
 
-def test_a_topic_has_a_plot_of_what_is_sent_to_it(open_page: Open, address: str, flights: World) -> None:
-    page = open_page(f"{address}/topics/flights")
-    flights.send_flights(20)
-    # It needs three counts, which are a minute apart while the server's answers take long.
-    page.wait_for_selector('[data-plot="in"] canvas', timeout=3 * PATIENCE_MS)
-    assert "stored" in page.locator("#plots .u-legend").inner_text()
+@pytest.mark.parametrize("path", ["/topics/flights", "/groups/arrivals?tab=activity"])
+def test_groups_and_topics_have_charts(open_page: Open, address: str, flights: World, path: str) -> None:
+    page = open_page(address + path)
+    flights.send_flights(5)
+    for name, lines in (("rates", "stored"), ("lag", "ready"), ("age", "oldest"), ("delay", "99 %")):
+        page.wait_for_selector(f'[data-plot="{name}"] canvas')  # with the second point, within 15 s
+        assert lines in page.locator(f'[data-plot="{name}"] .u-legend').inner_text()
+    page.get_by_role("link", name="7 d").click()
+    page.wait_for_selector('nav.ranges [aria-current] >> text="7 d"')
+    assert "a point each 1 h; times in UTC" in page.locator("nav.ranges").inner_text()
 
 
 def test_messages_are_found_by_time(open_page: Open, address: str, flights: World) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
+from starlette.routing import Match, Route
 
 from popclient import SimpleConsumer
 from popclient.admin import DeadLetterSelection
 from popclient.config import ClientConfig
+from popconsole.app import routes_of
+from popconsole.desk import Desk
 from popconsole.settings import Settings
 from tests.browser.conftest import console
 from tests.browser.world import PAGES, World, world
@@ -22,6 +25,8 @@ Open = Callable[..., Any]
 WIDTHS = (360, 768, 1280)
 TOPIC = "flights_arrivals_international_terminal-3_eu-central-1_production_v2"
 GROUP = "billing-and-invoicing_of_international_flights_eu-central-1_production"
+LITE = "session-of_a_customer_with_a_long_name_eu-central-1_4711-4712"
+USER = "service-account-of-billing-and-invoicing-eu-central-1"
 REASON = "java.util.concurrent.CompletionException:com.example.billing.invoices.InvoiceNumberIsNotUniqueException"
 
 SCRIPT = Path(__file__).with_name("widths.js").read_text()
@@ -38,6 +43,11 @@ def long() -> Iterator[World]:
 def crowd(made: World) -> None:
     made.admin.create_topic(TOPIC, queue_count=16, accept_message_types=["NORMAL", "FIFO", "DELAY"])
     made.admin.create_group(GROUP, max_attempts=1, history="all")
+    made.admin.create_topic("sessions", queue_count=2, accept_message_types=["LITE"])
+    made.producer.send("sessions", "hello", lite_topic=LITE)
+    made.admin.create_user(USER)
+    for name in (TOPIC, f"{TOPIC}-of-another-region*"):
+        made.admin.add_policy(USER, "ALLOW", ["PUB", "SUB"], "TOPIC", name)
     for number in range(60):
         made.admin.create_topic(f"{TOPIC}-{number}", queue_count=1)
     made.producer.send(
@@ -84,7 +94,43 @@ def pages(made: World) -> list[str]:
         f"/clients/{quote(client, safe='')}",
         f"/groups/{GROUP * 3}",
         "/no/such/page",
+        "/sign-in",
+        "/topics/sessions/lite",
+        f"/topics/sessions/lite/{LITE}",
+        f"/users/{USER}",
+        f"/topics/{TOPIC}?minutes=10080",
+        f"/groups/{GROUP}?tab=activity&minutes=1440",
     ]
+
+
+# Addresses that answer scripts and programs, not people.
+NO_PAGES = {
+    "/alive",
+    "/activity",
+    "/groups/{group}/activity",
+    "/topics/{topic}/activity",
+    "/dead-letters/{group}/export",
+}
+
+
+def test_every_page_is_looked_at(long: World) -> None:
+    """A page that is added to the console fails here until its width is looked at too."""
+    looked_at = [urlsplit(each).path for each in pages(long)]
+    routes = [each for each in routes_of(Desk(Settings(ClientConfig(long.endpoint)))) if isinstance(each, Route)]
+    unseen = [
+        each.path
+        for each in routes
+        if "GET" in (each.methods or ())
+        and each.path not in NO_PAGES
+        and not any(_is_of(each, path, routes) for path in looked_at)
+    ]
+    assert unseen == []
+
+
+def _is_of(route: Route, path: str, routes: Sequence[Route]) -> bool:
+    """Whether the path is answered by this route: the first one that matches."""
+    scope = {"type": "http", "method": "GET", "path": path, "root_path": ""}
+    return next((each for each in routes if each.matches(scope)[0] is Match.FULL), None) is route
 
 
 @pytest.mark.parametrize("width", WIDTHS)

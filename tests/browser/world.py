@@ -87,7 +87,7 @@ def arrive(flight: MessageView) -> ConsumeResult:
 def world(**options: Any) -> Iterator[World]:
     """`arrivals` has dead letters, `radar` holds, `gates` has message groups, `audit` is behind."""
     with ExitStack() as stack:
-        broker = stack.enter_context(popserver.embedded(min_invisible="1s", **options))
+        broker = stack.enter_context(popserver.embedded(min_invisible="1s", max_chart_series=200, **options))
         admin = stack.enter_context(Admin(broker.endpoint))
         _make(admin)
         producer = stack.enter_context(Producer(broker.endpoint))

@@ -9,6 +9,7 @@ import pytest
 from popclient.admin import Policy, User
 from popclient.aio import Admin
 from popconsole.pages import topics, users
+from popconsole.paging import PAGE
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import Site
 from tests.support.admin_server import AdminServer, named
@@ -43,9 +44,9 @@ def test_newest_messages_are_read_until_their_bodies_are_large(
     assert 0 < sum(f"/messages/{each}?" in page for each in ids) < len(ids)
 
 
-def test_the_matrix_of_users_is_cut(guarded_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_matrix_of_users_has_pages(guarded_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async def list_users(_: Admin) -> list[User]:
-        return [User(f"user-{number:03}", False, None, NOW) for number in range(users.ROWS_MAX + 10)]
+        return [User(f"user-{number:03}", False, None, NOW) for number in range(PAGE + 10)]
 
     async def list_policies(_: Admin, name: str | None = None) -> list[Policy]:
         return [
@@ -57,6 +58,6 @@ def test_the_matrix_of_users_is_cut(guarded_site: Site, monkeypatch: pytest.Monk
     monkeypatch.setattr(Admin, "list_users", list_users)
     monkeypatch.setattr(Admin, "list_policies", list_policies)
     page = guarded_site.get("/users")
-    assert "10 more users are not shown" in page and "7 more patterns are not shown" in page
-    assert page.count("<tr>") == users.ROWS_MAX + 1
+    assert "1 to 50 of 60" in page and "7 more patterns are not shown" in page
+    assert page.count("<tr>") == PAGE + 1
     assert page.count("● PUB") == users.COLUMNS_MAX

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 
@@ -14,8 +13,8 @@ import popclient.cli
 import popserver
 from popclient.config import ClientConfig
 from popconsole import words
-from popconsole.pulse import KEPT_S, Backlog, Sample, thinned
-from popconsole.rates import incoming, outgoing, series, series_of_group, trends
+from popconsole.pulse import Backlog, Sample
+from popconsole.rates import incoming, outgoing, series, trends
 from popconsole.settings import Settings
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import Site, browsing
@@ -96,21 +95,9 @@ def test_a_rate_is_one_number_in_table_plot_and_sentence(step_s: int) -> None:
     assert lines["in"][-1] == pytest.approx(incoming(samples), abs=0.01)
     assert lines["out"][0]["values"][-1] == pytest.approx(trends(samples)["arrivals"].out, abs=0.01)
     assert outgoing(samples) == trends(samples)["arrivals"].out
-    assert series_of_group(samples, "arrivals", 60)["done"][-1] == lines["out"][0]["values"][-1]
 
 
 def test_what_is_not_known_is_no_zero() -> None:
     assert outgoing([sample(0, 1, 1)]) is None
     assert incoming([sample(0, 1, 1)]) is None
     assert trends([sample(0, 1, 1), sample(5, 2, 2, new=3)])["new"].out is None
-
-
-def test_older_counts_are_kept_less_often() -> None:
-    samples: list[Sample] = []
-    for number in range(20_000):
-        samples = thinned([*samples, sample(5.0 * number, number, number)])
-    assert samples[-1].at - samples[0].at == pytest.approx(KEPT_S, rel=0.05)
-    assert len(samples) < 1_200
-    assert [each.at for each in samples[-20:]] == [5.0 * number for number in range(19_980, 20_000)]
-    gaps = [after.at - before.at for before, after in itertools.pairwise(samples)]
-    assert max(gaps) < 1_000

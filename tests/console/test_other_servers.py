@@ -134,7 +134,7 @@ MISSING = "This server does not offer it; a newer PopMQ does."
 @pytest.mark.parametrize(
     ("path", "shown", "is_whole"),
     [
-        ("/", "arrivals", True),
+        ("/", "arrivals", False),
         ("/groups", "arrivals", True),
         ("/groups/arrivals", "INFLIGHT", False),
         ("/groups/arrivals?tab=queues", "INFLIGHT", False),
@@ -146,7 +146,7 @@ MISSING = "This server does not offer it; a newer PopMQ does."
         ("/dead-letters", "arrivals", False),
         ("/dead-letters/arrivals", "m1", True),
         ("/topics", "flights", True),
-        ("/topics/flights", "m2", True),
+        ("/topics/flights", "m2", False),
         ("/scheduled", "Scheduled and half messages", False),
         ("/clients", "Clients", False),
         ("/users", "Users", False),

@@ -12,6 +12,7 @@ import pytest
 from popclient import MessageView, PushConsumer
 from popclient.admin import Admin
 from popclient.config import ClientConfig
+from popconsole import paging
 from popconsole.pages import groups
 from popconsole.settings import Settings
 from popproto.v2 import definition_pb2 as pb
@@ -41,7 +42,7 @@ def test_the_overview_says_what_is_behind_and_what_to_do(stored_site: Site, made
     made.server.clock.advance("2m")
     page = stored_site.get("/")
     assert "1 group, 1 is behind:" in page and "ready, oldest 2 min" in page
-    assert "1 dead letters of arrivals in the last hour." in page
+    assert "1 dead letter of arrivals in the last hour." in page
     assert stored_site.browser.get("/activity").json().keys() >= {"at", "in", "out", "ready", "inflight", "p50", "p99"}
 
 
@@ -112,9 +113,11 @@ def test_long_lists_are_cut_and_say_so(site: Site, admin_server: AdminServer, mo
     monkeypatch.setattr(administration_holds, "MESSAGE_GROUPS_MAX", 3)
     page = site.get("/groups/arrivals?tab=message-groups")
     assert "gate-2" in page and "gate-3" not in page
-    monkeypatch.setattr(groups, "LOCKED_MAX", 2)
+    for module in (groups, paging):
+        monkeypatch.setattr(module, "PAGE", 2)
     page = site.get("/groups/arrivals?tab=message-groups")
-    assert "gate-1</td>" in page and "gate-2</td>" not in page and "And 1 more." in page
+    assert "gate-1</td>" in page and "gate-2</td>" not in page and "1 to 2 of 3" in page
+    assert "gate-2</td>" in site.get("/groups/arrivals?tab=message-groups&from=2")
 
 
 def test_a_topic_and_a_message_on_trial(stored_site: Site, made: AdminServer) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from popclient.admin import Histogram
-from popconsole.pulse import Backlog, Sample, TopicCount
-from popconsole.rates import commit_quantiles, series, series_of_topic
+from popconsole.pulse import Backlog, Sample
+from popconsole.rates import commit_quantiles, series
 from popproto.v2 import definition_pb2 as pb
 from tests.console.site import Site
 from tests.support.admin_server import AdminServer, named
@@ -36,31 +36,6 @@ def test_lines_have_a_value_for_each_moment() -> None:
     assert lines["in"] == [2.0, 1.0]
     assert lines["out"] == [{"name": "arrivals", "values": [0.0, 1.5]}]
     assert lines["ready"] == [16, 1]
-
-
-def test_a_topic_has_a_line_of_what_is_sent_to_it(stored_site: Site, either_admin_server: AdminServer) -> None:
-    for topic in ("flights", "gates"):
-        either_admin_server.call("CreateTopic", topic=named(topic), accept_message_types=[pb.NORMAL])
-    stored_site.get("/topics/flights")
-    either_admin_server.send("flights", *(f"m{number}" for number in range(20)))
-    either_admin_server.send("gates", "g1")
-    stored_site.broker.clock.advance("10s")
-    stored_site.get("/server")  # looks at once
-    assert stored_site.browser.get("/topics/flights/activity").json()["in"] == [], "it does not ask so soon again"
-    stored_site.get("/topics/flights")
-    lines = stored_site.browser.get("/topics/flights/activity").json()
-    assert len(lines["at"]) == 1
-    assert lines["in"] == [pytest.approx(2.0, abs=0.2)]
-    assert stored_site.get("/topics/none/activity", 404)
-    either_admin_server.call("DeleteTopic", topic=named("flights"))
-    either_admin_server.call("CreateTopic", topic=named("flights"), accept_message_types=[pb.NORMAL])
-    stored_site.get("/topics/flights")
-    assert stored_site.browser.get("/topics/flights/activity").json()["in"] == [], "another topic of this name"
-
-
-def test_the_line_of_a_topic_has_fifteen_minutes() -> None:
-    counts = [TopicCount(0, 10), TopicCount(5, 20), TopicCount(1_000, 20), TopicCount(1_010, 50)]
-    assert series_of_topic(counts) == {"at": [1_010], "in": [3.0]}
 
 
 def test_a_server_tells_how_long_its_commits_take(stored_site: Site, either_admin_server: AdminServer) -> None:

@@ -1,4 +1,4 @@
-"""Charts of a group, the search, pages of a redrive, cancelling, types of topics, pages that are not there."""
+"""The search, pages of lists, cancelling, types of topics, pages that are not there."""
 
 from __future__ import annotations
 
@@ -22,24 +22,6 @@ def made(admin_server: AdminServer) -> AdminServer:
     admin_server.make_group("arrivals", history="all")
     admin_server.send("flights", *(f"m{number}" for number in range(6)))
     return admin_server
-
-
-def test_a_group_has_charts_of_a_time_range(site: Site, made: AdminServer) -> None:
-    made.receive("arrivals", "flights", 1)
-    site.get("/")
-    site.broker.clock.advance("5s")
-    made.send("flights", "m9")
-    site.get("/server")  # looks at once
-    lines = site.browser.get("/groups/arrivals/activity?minutes=60").json()
-    assert lines.pop("every") >= 3, "seconds until the page asks again"
-    assert lines["in"] == [0.2]
-    assert (lines["done"], lines["ready"], lines["inflight"], lines["age"]) == ([0.0], [6], [1], [5.0])
-    assert [len(each) for each in lines.values()] == [1] * 7
-    page = site.get("/groups/arrivals?tab=activity&minutes=360")
-    assert 'data-source="/groups/arrivals/activity?minutes=360"' in page and "times in UTC" in page
-    assert page.count("data-plot=") == 3
-    assert "must be one of 15, 60, 360 and 1440" in site.get("/groups/arrivals?tab=activity&minutes=7", 400)
-    assert site.browser.get("/groups/none/activity").json()["at"] == []
 
 
 def test_the_search_finds_groups_and_topics(site: Site, made: AdminServer) -> None:

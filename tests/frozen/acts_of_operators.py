@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from popserver.access import sql as access_sql
+from popserver.alerts import told
+from popserver.alerts.rules import Alert, AlertKind
+from popserver.alerts.told import RecordAlerts, RecordTold
 from popserver.catalog import groups, topics
 from popserver.catalog.groups import DeleteGroup, UpdateGroup
 from popserver.catalog.topics import DeleteTopic, UpdateTopic
+from popserver.charts import points
+from popserver.charts.points import WritePoints
+from popserver.charts.rules import ChartCounts, ChartKind, Delays, Owner
 from popserver.cluster import sql as cluster_sql
 from popserver.cluster.sql import AdoptClients, AttachClient, DetachClient, Heartbeat, Leave
 from popserver.database.invariants.queries import Moments, StuckIn, first_page
@@ -207,6 +213,23 @@ def unsubscribe_from_a_topic(store: TouredStore, world: World) -> None:
 def expire_lite_topics(store: TouredStore, world: World) -> None:
     found = lite_topics.expiring(store.conn, store.now_ms + 10 * HOUR)
     store.one(lite_expire.expire, ExpireLite(found))
+
+
+@act
+def keep_charts(store: TouredStore, world: World) -> None:
+    of_group, of_topic = Owner(ChartKind.GROUP, world.group.group_id), Owner(ChartKind.TOPIC, world.topic.topic_id)
+    counts = dict.fromkeys((of_group, of_topic), ChartCounts(9, 5, 1, 2, 1, 60_000))
+    store.one(points.write, WritePoints(store.now_ms, counts, dict.fromkeys(counts, Delays(2, 40, 25))))
+
+
+@act
+def tell_alerts(store: TouredStore, _world: World) -> None:
+    alert = Alert(AlertKind.DEAD_LETTERS, "", "billing", "1 dead letter of billing.", "Look at the reasons.")
+    store.one(told.record, RecordAlerts([alert], []))
+    for failure in ("answered 500", "", ""):
+        if (event := told.next_event(store.conn)) is not None:
+            store.one(told.record_told, RecordTold(event, failure))
+        store.one(told.record, RecordAlerts([], [alert.key]))
 
 
 @act

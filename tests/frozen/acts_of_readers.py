@@ -11,11 +11,15 @@ from sqlalchemy import Connection
 from popserver.administration import facts, find, holds, message_facts
 from popserver.administration.filter_trial import run_trial
 from popserver.administration.find import MessageSearch
+from popserver.alerts import told
+from popserver.alerts.facts import store_for_alerts
 from popserver.bulk import attempts, pages
 from popserver.bulk.attempts import Attempt
 from popserver.bulk.rules import QueueSlice, columns_named, sources_of
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import groups, pauses, progress, queue_offsets, queues, topics
+from popserver.charts import points
+from popserver.charts.rules import LEVELS, ChartKind, Owner
 from popserver.cluster import sql as cluster_sql
 from popserver.dead_letters import letters, plan_facts, selecting
 from popserver.dead_letters.rules import LetterSelection, Selection
@@ -277,6 +281,17 @@ def list_dead_letters(store: TouredStore, world: World) -> None:
         lambda conn: plan_facts.plans(conn, None, plan_id, PAGE),
         lambda conn: plan_facts.redrives(conn, plan_id, 0, PAGE),
         lambda conn: plan_facts.redrives_of(conn, plan_id, [first]),
+    )
+
+
+@act
+def read_charts_and_alerts(store: TouredStore, world: World) -> None:
+    owner = Owner(ChartKind.GROUP, world.group.group_id)
+    ask(
+        store,
+        lambda conn: points.points(conn, owner, LEVELS[0], store.now_ms),
+        lambda conn: store_for_alerts(conn, store.now_ms, None, [world.group.group_id]),
+        told.untold,
     )
 
 

@@ -156,12 +156,20 @@ async def running_broker(
     clock: ManualClock | None = None,
     shared: bool = False,
     long_polling: bool = True,
+    chart_series: int = 0,
 ) -> AsyncIterator[RunningBroker]:
     """A broker that runs as long as the context; what it leaves must be sound. `shared`: beside others."""
     clock = clock or ManualClock()
     database = Database(url, durability="relaxed")
     migrate.upgrade(database)
-    broker = TestedBroker(database, clock, auto_create=auto_create, shared=shared, long_polling=long_polling)
+    broker = TestedBroker(
+        database,
+        clock,
+        auto_create=auto_create,
+        shared=shared,
+        long_polling=long_polling,
+        chart_series_max=chart_series,
+    )
     broker.engine.writer.start()
     await broker.start()
     try:

@@ -27,8 +27,10 @@ class SeveralBrokers:
     def b(self) -> RunningBroker:
         return self._all[1]
 
-    async def one_more(self) -> RunningBroker:
-        broker = await self._running.enter_async_context(running_broker(self.url, clock=self.clock, shared=True))
+    async def one_more(self, *, chart_series: int = 0) -> RunningBroker:
+        broker = await self._running.enter_async_context(
+            running_broker(self.url, clock=self.clock, shared=True, chart_series=chart_series)
+        )
         self._all.append(broker)
         return broker
 
