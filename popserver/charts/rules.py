@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import accumulate, pairwise
+from statistics import median_low
 from typing import Final, NamedTuple
 
 from popserver.administration.facts import Lag
@@ -165,8 +166,10 @@ def shown(points: Sequence[Point], level: Level) -> list[Shown]:
     if not points:
         return []
     found = [_shown(None, points[0])]
+    # A large store is looked at less often than once in a step.
+    usual_ms = median_low([after.at_ms - before.at_ms for before, after in pairwise(points)] or [0])
     for before, after in pairwise(points):
-        if after.at_ms - before.at_ms > GAP_STEPS * level.step_ms:
+        if after.at_ms - before.at_ms > GAP_STEPS * max(level.step_ms, usual_ms):
             found += [Shown(before.at_ms + level.step_ms), _shown(None, after)]
         else:
             found.append(_shown(before, after))

@@ -108,3 +108,10 @@ def test_no_line_goes_over_a_pause() -> None:
 def test_deliveries_without_counts_have_no_rate() -> None:
     found = shown([point(AT, 10, 1), point(AT + 15_000, None), point(AT + 30_000, 40, 7)], LEVELS[0])
     assert [each.stored_rate for each in found] == [None, None, None]
+
+
+def test_points_that_are_always_far_apart_are_one_line() -> None:
+    """As those of a store whose looks take long."""
+    far = [point(AT + number * MINUTE_MS, 60 * number) for number in range(6)]
+    found = shown([*far, point(AT + HOUR_MS, 4_000)], LEVELS[0])
+    assert [each.stored_rate for each in found] == [None, *[1.0] * 5, None, None]
