@@ -100,6 +100,10 @@ class Webhook:
         if done:
             return answer.result()
         self._abort()
+        return self._silence
+
+    @property
+    def _silence(self) -> str:
         return f"{self.address} has not answered within {self._timeout_s:g} s"
 
     async def close(self) -> None:
@@ -124,6 +128,8 @@ class Webhook:
         try:
             connection.request("POST", path, body, headers)
             answer = connection.getresponse()
+        except TimeoutError:
+            return self._silence
         except (OSError, HTTPException, ValueError) as error:
             return f"{self.address} cannot be reached: {str(error) or type(error).__name__}"
         finally:

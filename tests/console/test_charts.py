@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
+from popserver.alerts import flow as alerts_flow
 from popserver.alerts import watch
-from popserver.charts import flow
+from popserver.charts import flow as charts_flow
 from tests.alerts.receiver import a_webhook
 from tests.console.conftest import _desk
 from tests.console.site import Site, opened
@@ -20,8 +21,9 @@ from tests.support.waiting import soon
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look of a busy machine takes long, and the tests' clock stands still meanwhile."""
-    monkeypatch.setattr(flow, "PAUSE_FACTOR", 0)
+    monkeypatch.setattr(charts_flow, "PAUSE_FACTOR", 0)
     monkeypatch.setattr(watch, "PAUSE_FACTOR", 0)
+    monkeypatch.setattr(alerts_flow, "REMEMBERED_FACTOR", 0)
 
 
 @pytest.fixture
