@@ -37,7 +37,7 @@ def script_location() -> Path:
 
 # The newest migration, whose file has its number.
 HEAD = max(each.name[:4] for each in (script_location() / "versions").glob("[0-9]*.py"))
-FIRST = "0007"  # no migration leads from schemas with lower numbers
+FIRST = "0100"  # of 1.0.0; no migration leads from those of development versions, which have lower numbers
 # Only one server at a time migrates, if several start at the same time. All servers must use this number.
 LOCK = f"SELECT pg_advisory_xact_lock({0x706F706D71})"
 _ADVISORY_LOCK = text(LOCK)

@@ -112,7 +112,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 run.upgraded(this_one(), planted, database)
     print(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(run.counts.items())))
     if run.violations:
-        print(f"{len(run.violations)} violations; repeat those of a version with: make upgrades ARGS='--revision 0007'")
+        print(f"{len(run.violations)} violations; repeat those of a version with: make upgrades ARGS='--revision 0100'")
     if not (options.no_totals or options.revision or options.database or options.every > 1):
         del run.counts["versions"]  # each run has the same
         add_totals(HARNESS, {**run.counts, "violations": len(run.violations)})

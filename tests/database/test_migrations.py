@@ -165,7 +165,6 @@ def test_rows_in_every_state_survive_the_way_from_each_revision(database: Databa
     store = OpenStore(database)
     states = fill(store)
     assert set(states.values()) == set(SHOWN)
-    store.conn.exec_driver_sql("UPDATE delivery SET uncounted = 0")  # schemas before 0012 do not have it
     before = store.digest()
     store.conn.close()
     migrate.downgrade(database, start)
@@ -201,7 +200,7 @@ def test_a_schema_newer_than_the_code_is_refused(database: Database) -> None:
     assert migrate.revision(database) == "9999"
 
 
-@pytest.mark.parametrize("older", ["0001", "0006"])
+@pytest.mark.parametrize("older", ["0001", "0016"])
 def test_a_schema_that_no_migration_leads_from_is_refused(database: Database, older: str) -> None:
     """Schemas of development versions."""
     migrate.upgrade(database)
@@ -215,8 +214,9 @@ def test_a_schema_that_no_migration_leads_from_is_refused(database: Database, ol
 
 def test_a_schema_older_than_the_code_is_named(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate.upgrade(database)
-    monkeypatch.setattr(migrate, "HEAD", "0017")
-    with pytest.raises(StoreUnavailable, match=r"has schema 0016, this popmq needs 0017.*popmq db upgrade"):
+    found = migrate.HEAD
+    monkeypatch.setattr(migrate, "HEAD", "8888")
+    with pytest.raises(StoreUnavailable, match=rf"has schema {found}, this popmq needs 8888.*popmq db upgrade"):
         migrate.check(database)
 
 

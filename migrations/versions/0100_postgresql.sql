@@ -1,27 +1,37 @@
 CREATE TABLE topic (
-    topic_id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    topic_id BIGSERIAL NOT NULL,
     namespace TEXT NOT NULL,
     name TEXT NOT NULL,
     accepts TEXT NOT NULL,
     created_at_ms BIGINT NOT NULL,
     deleted_at_ms BIGINT,
-    fifo_queues INTEGER DEFAULT '1' NOT NULL
+    fifo_queues INTEGER DEFAULT '1' NOT NULL,
+    lite_topics INTEGER DEFAULT '0' NOT NULL,
+    lite_expires_ms BIGINT,
+    PRIMARY KEY (topic_id)
 )
 ;
 CREATE UNIQUE INDEX topic_name ON topic (namespace, name) WHERE deleted_at_ms IS NULL
 ;
 CREATE TABLE queue (
-    queue_id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    queue_id BIGSERIAL NOT NULL,
     topic_id BIGINT NOT NULL,
     number INTEGER NOT NULL,
     min_offset BIGINT NOT NULL,
     next_offset BIGINT NOT NULL,
     newest_stored_at_ms BIGINT DEFAULT '0' NOT NULL,
+    lite_expired_offset BIGINT DEFAULT '0' NOT NULL,
+    PRIMARY KEY (queue_id),
     CONSTRAINT queue_number UNIQUE (topic_id, number)
 )
+ WITH (fillfactor = 10)
+;
+ALTER INDEX queue_pkey SET (deduplicate_items = off)
+;
+ALTER INDEX queue_number SET (deduplicate_items = off)
 ;
 CREATE TABLE consumer_group (
-    group_id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    group_id BIGSERIAL NOT NULL,
     namespace TEXT NOT NULL,
     name TEXT NOT NULL,
     max_attempts INTEGER NOT NULL,
@@ -32,17 +42,19 @@ CREATE TABLE consumer_group (
     created_at_ms BIGINT NOT NULL,
     deleted_at_ms BIGINT,
     fifo_interval_ms INTEGER DEFAULT '3000' NOT NULL,
+    lite TEXT CONSTRAINT consumer_group_lite CHECK (lite IN ('SHARED', 'EXCLUSIVE', 'WILDCARD')),
+    PRIMARY KEY (group_id),
     CONSTRAINT consumer_group_history CHECK (history IN ('none', 'errors', 'all'))
 )
 ;
 CREATE UNIQUE INDEX consumer_group_name ON consumer_group (namespace, name) WHERE deleted_at_ms IS NULL
 ;
 CREATE TABLE message (
-    message_key INTEGER NOT NULL,
+    message_key BIGINT NOT NULL,
     topic_id BIGINT NOT NULL,
     copy_of BIGINT,
     copy_kind TEXT,
-    message_id BLOB NOT NULL,
+    message_id BYTEA NOT NULL,
     stored_at_ms BIGINT NOT NULL,
     born_at_ms BIGINT NOT NULL,
     tag_hash INTEGER NOT NULL,
@@ -56,16 +68,16 @@ CREATE TABLE message (
     born_host TEXT NOT NULL,
     trace_context TEXT,
     deliver_at_ms BIGINT,
-    body BLOB NOT NULL,
+    body BYTEA NOT NULL,
     PRIMARY KEY (message_key),
     CONSTRAINT message_copy_kind CHECK (CASE WHEN copy_of IS NULL THEN copy_kind IS NULL ELSE copy_kind IS NOT NULL AND copy_kind IN ('DEAD_LETTER', 'RETRY', 'REPLACED_RETRY', 'REDRIVEN') END)
 )
 ;
+CREATE UNIQUE INDEX message_id_once ON message (message_id, (CASE WHEN copy_of IS NULL THEN topic_id END))
+;
 CREATE INDEX message_of_group ON message (message_group, message_key) WHERE message_group IS NOT NULL AND copy_of IS NULL
 ;
 CREATE UNIQUE INDEX message_retry_once ON message (copy_of, topic_id) WHERE copy_kind = 'RETRY'
-;
-CREATE UNIQUE INDEX message_id_once ON message (message_id, (CASE WHEN copy_of IS NULL THEN topic_id END))
 ;
 CREATE TABLE keyed_message (
     block BIGINT NOT NULL,
@@ -73,12 +85,11 @@ CREATE TABLE keyed_message (
     slot SMALLINT NOT NULL,
     CONSTRAINT keyed_message_pk PRIMARY KEY (block, key_hash, slot)
 )
- WITHOUT ROWID
 ;
 CREATE TABLE pending (
-    pending_id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    pending_id BIGSERIAL NOT NULL,
     topic_id BIGINT NOT NULL,
-    message_id BLOB NOT NULL,
+    message_id BYTEA NOT NULL,
     kind TEXT NOT NULL,
     due_at_ms BIGINT NOT NULL,
     stored_at_ms BIGINT NOT NULL,
@@ -97,29 +108,31 @@ CREATE TABLE pending (
     born_host TEXT NOT NULL,
     trace_context TEXT,
     deliver_at_ms BIGINT,
-    body BLOB NOT NULL,
+    body BYTEA NOT NULL,
+    PRIMARY KEY (pending_id),
     CONSTRAINT pending_id_once UNIQUE (message_id, topic_id, enqueued),
     CONSTRAINT pending_kind CHECK (kind IN ('DELAY', 'HALF'))
 )
 ;
-CREATE INDEX pending_of_group ON pending (topic_id, message_group) WHERE message_group IS NOT NULL
-;
-CREATE INDEX pending_of_client ON pending (client_id) WHERE kind = 'HALF'
+CREATE INDEX pending_of_topic ON pending (topic_id, due_at_ms)
 ;
 CREATE INDEX pending_due ON pending (due_at_ms) WHERE kind = 'DELAY'
 ;
-CREATE INDEX pending_of_topic ON pending (topic_id, due_at_ms)
-;
 CREATE INDEX pending_check ON pending (topic_id, due_at_ms) WHERE kind = 'HALF'
+;
+CREATE INDEX pending_of_client ON pending (client_id) WHERE kind = 'HALF' AND client_id > ''
+;
+CREATE INDEX pending_of_group ON pending (topic_id, message_group) WHERE message_group IS NOT NULL
+;
+ALTER INDEX pending_pkey SET (deduplicate_items = off)
 ;
 CREATE TABLE idempotency (
     topic_id BIGINT NOT NULL,
     idempotency_key TEXT NOT NULL,
-    message_id BLOB NOT NULL,
+    message_id BYTEA NOT NULL,
     expires_at_ms BIGINT NOT NULL,
     CONSTRAINT idempotency_pk PRIMARY KEY (topic_id, idempotency_key)
 )
- WITHOUT ROWID
 ;
 CREATE INDEX idempotency_expires ON idempotency (expires_at_ms)
 ;
@@ -128,9 +141,12 @@ CREATE TABLE progress (
     queue_id BIGINT NOT NULL,
     next_offset BIGINT NOT NULL,
     resets INTEGER DEFAULT '0' NOT NULL,
+    start_offset BIGINT DEFAULT '0' NOT NULL,
     CONSTRAINT progress_pk PRIMARY KEY (group_id, queue_id)
 )
- WITHOUT ROWID
+ WITH (fillfactor = 10)
+;
+ALTER INDEX progress_pk SET (deduplicate_items = off)
 ;
 CREATE TABLE message_group_progress (
     group_id BIGINT NOT NULL,
@@ -139,11 +155,56 @@ CREATE TABLE message_group_progress (
     topic_id BIGINT NOT NULL,
     next_offset BIGINT NOT NULL,
     open_since_ms BIGINT,
+    subscriber TEXT DEFAULT '',
+    is_single SMALLINT DEFAULT '0' NOT NULL,
     CONSTRAINT message_group_progress_pk PRIMARY KEY (group_id, queue_id, message_group)
 )
- WITHOUT ROWID
+ WITH (fillfactor = 70)
 ;
-CREATE INDEX message_group_open ON message_group_progress (group_id, topic_id, open_since_ms) WHERE open_since_ms IS NOT NULL
+CREATE INDEX message_group_first ON message_group_progress ((group_id * 1), (queue_id * 1), (next_offset * 1))
+;
+CREATE INDEX message_group_open ON message_group_progress ((group_id + 0), topic_id, subscriber, open_since_ms) WHERE open_since_ms IS NOT NULL
+;
+ALTER TABLE message_group_progress DROP CONSTRAINT message_group_progress_pk, ADD CONSTRAINT message_group_progress_pk PRIMARY KEY (group_id, queue_id, message_group, next_offset)
+;
+ALTER INDEX message_group_progress_pk SET (deduplicate_items = off)
+;
+CREATE TABLE message_group_start (
+    group_id BIGINT NOT NULL,
+    queue_id BIGINT NOT NULL,
+    message_group TEXT NOT NULL,
+    start_offset BIGINT NOT NULL,
+    CONSTRAINT message_group_start_pk PRIMARY KEY (group_id, queue_id, message_group)
+)
+;
+CREATE TABLE lite_topic (
+    topic_id BIGINT NOT NULL,
+    name TEXT NOT NULL,
+    first_key BIGINT NOT NULL,
+    created_at_ms BIGINT NOT NULL,
+    CONSTRAINT lite_topic_pk PRIMARY KEY (topic_id, name)
+)
+;
+CREATE TABLE lite_subscription (
+    group_id BIGINT NOT NULL,
+    topic_id BIGINT NOT NULL,
+    lite_topic TEXT NOT NULL,
+    client_id TEXT NOT NULL,
+    queue_id BIGINT NOT NULL,
+    CONSTRAINT lite_subscription_pk PRIMARY KEY (group_id, topic_id, lite_topic, client_id)
+)
+;
+CREATE INDEX lite_subscription_of_client ON lite_subscription (client_id, group_id, topic_id)
+;
+CREATE TABLE lite_client (
+    group_id BIGINT NOT NULL,
+    topic_id BIGINT NOT NULL,
+    client_id TEXT NOT NULL,
+    synced_at_ms BIGINT NOT NULL,
+    CONSTRAINT lite_client_pk PRIMARY KEY (client_id, group_id, topic_id)
+)
+;
+CREATE INDEX lite_client_synced ON lite_client (synced_at_ms)
 ;
 CREATE TABLE delivery (
     group_id BIGINT NOT NULL,
@@ -157,15 +218,16 @@ CREATE TABLE delivery (
     client_id TEXT NOT NULL,
     message_group TEXT,
     attempt_id TEXT,
+    uncounted INTEGER DEFAULT '0' NOT NULL,
     CONSTRAINT delivery_pk PRIMARY KEY (group_id, message_key),
     CONSTRAINT delivery_state CHECK (state IN ('READY', 'INFLIGHT', 'WAITING_RETRY', 'ACKED_PROVISIONALLY', 'ACKED_IN_TRANSACTION')),
     CONSTRAINT delivery_holder CHECK (holder IN ('PUSH', 'SIMPLE', 'ORPHAN'))
 )
- WITHOUT ROWID
+ WITH (fillfactor = 70)
 ;
-CREATE INDEX delivery_ready ON delivery (group_id, topic_id, visible_at_ms) WHERE state IN ('READY') AND message_group IS NULL
+CREATE INDEX delivery_of_group ON delivery ((group_id + 0), topic_id, message_group, message_key) WHERE message_group IS NOT NULL
 ;
-CREATE INDEX delivery_of_group ON delivery (group_id, topic_id, message_group, message_key) WHERE message_group IS NOT NULL
+CREATE INDEX delivery_ready ON delivery ((group_id + 0), topic_id, visible_at_ms) WHERE state IN ('READY') AND message_group IS NULL
 ;
 CREATE INDEX delivery_attempt ON delivery (attempt_id) WHERE attempt_id IS NOT NULL
 ;
@@ -173,8 +235,12 @@ CREATE INDEX delivery_client ON delivery (client_id) WHERE holder = 'PUSH' OR ho
 ;
 CREATE INDEX delivery_due ON delivery (visible_at_ms) WHERE state IN ('ACKED_IN_TRANSACTION', 'INFLIGHT', 'WAITING_RETRY')
 ;
+ALTER TABLE delivery DROP CONSTRAINT delivery_pk, ADD CONSTRAINT delivery_pk PRIMARY KEY (group_id, message_key, uncounted)
+;
+ALTER INDEX delivery_pk SET (deduplicate_items = off)
+;
 CREATE TABLE dead_letter (
-    dead_letter_id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    dead_letter_id BIGSERIAL NOT NULL,
     group_id BIGINT NOT NULL,
     origin_key BIGINT NOT NULL,
     origin_topic_id BIGINT NOT NULL,
@@ -184,15 +250,16 @@ CREATE TABLE dead_letter (
     dead_at_ms BIGINT NOT NULL,
     redrive_state TEXT,
     plan_id TEXT,
+    PRIMARY KEY (dead_letter_id),
     CONSTRAINT dead_letter_once UNIQUE (group_id, origin_key),
     CONSTRAINT dead_letter_redrive_state CHECK (redrive_state IN ('REDRIVEN', 'RESET'))
 )
 ;
 CREATE INDEX dead_letter_dead_at ON dead_letter (dead_at_ms)
 ;
-CREATE INDEX dead_letter_copy ON dead_letter (copy_key)
-;
 CREATE INDEX dead_letter_of_group ON dead_letter (group_id, dead_letter_id)
+;
+CREATE INDEX dead_letter_copy ON dead_letter (copy_key)
 ;
 CREATE TABLE redrive_plan (
     plan_id TEXT NOT NULL,
@@ -222,7 +289,7 @@ CREATE TABLE redrive (
     group_id BIGINT NOT NULL,
     origin_key BIGINT NOT NULL,
     origin_topic_id BIGINT NOT NULL,
-    message_id BLOB NOT NULL,
+    message_id BYTEA NOT NULL,
     attempt INTEGER NOT NULL,
     dead_reason TEXT NOT NULL,
     dead_at_ms BIGINT NOT NULL,
@@ -232,13 +299,12 @@ CREATE TABLE redrive (
     target_topic_id BIGINT,
     note TEXT,
     redriven_key BIGINT,
-    redriven_message_id BLOB,
+    redriven_message_id BYTEA,
     redriven_at_ms BIGINT,
     CONSTRAINT redrive_pk PRIMARY KEY (plan_id, dead_letter_id),
     CONSTRAINT redrive_state CHECK (state IN ('PLANNED', 'REDRIVEN', 'SKIPPED')),
     CONSTRAINT redrive_change CHECK (change IN ('NONE', 'REPAIR'))
 )
- WITHOUT ROWID
 ;
 CREATE INDEX redrive_of_origin ON redrive (origin_key, group_id)
 ;
@@ -255,10 +321,9 @@ CREATE TABLE pause (
     paused_by TEXT NOT NULL,
     CONSTRAINT pause_pk PRIMARY KEY (group_id, topic_id, message_group)
 )
- WITHOUT ROWID
 ;
 CREATE TABLE history (
-    history_id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    history_id BIGSERIAL NOT NULL,
     at_ms BIGINT NOT NULL,
     group_id BIGINT NOT NULL,
     message_key BIGINT NOT NULL,
@@ -267,7 +332,8 @@ CREATE TABLE history (
     to_state TEXT NOT NULL,
     attempt INTEGER NOT NULL,
     client_id TEXT NOT NULL,
-    reason TEXT NOT NULL
+    reason TEXT NOT NULL,
+    PRIMARY KEY (history_id)
 )
 ;
 CREATE INDEX history_message ON history (message_key, group_id)
@@ -296,7 +362,6 @@ CREATE TABLE client (
     last_seen_ms BIGINT NOT NULL,
     CONSTRAINT client_pk PRIMARY KEY (client_id, server_id)
 )
- WITHOUT ROWID
 ;
 CREATE INDEX client_last_seen ON client (last_seen_ms)
 ;
@@ -310,7 +375,6 @@ CREATE TABLE member (
     CONSTRAINT member_pk PRIMARY KEY (group_id, client_id),
     CONSTRAINT member_model CHECK (model IN ('CLUSTERING', 'BROADCASTING'))
 )
- WITHOUT ROWID
 ;
 CREATE INDEX member_of_server ON member (server_id)
 ;
@@ -321,7 +385,44 @@ CREATE TABLE queue_lock (
     locked_until_ms BIGINT NOT NULL,
     CONSTRAINT queue_lock_pk PRIMARY KEY (group_id, queue_id)
 )
- WITHOUT ROWID
+;
+CREATE TABLE chart_point (
+    step_s INTEGER NOT NULL,
+    slot INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    owner_id BIGINT NOT NULL,
+    at_ms BIGINT NOT NULL,
+    appended BIGINT,
+    done BIGINT,
+    ready BIGINT,
+    inflight BIGINT,
+    waiting_retry BIGINT,
+    oldest_age_ms BIGINT,
+    delivered BIGINT DEFAULT '0' NOT NULL,
+    delay_ms BIGINT DEFAULT '0' NOT NULL,
+    slow_ms BIGINT DEFAULT '0' NOT NULL,
+    CONSTRAINT chart_point_pk PRIMARY KEY (step_s, slot, kind, owner_id),
+    CONSTRAINT chart_point_kind CHECK (kind IN ('GROUP', 'TOPIC'))
+)
+ WITH (fillfactor = 70)
+;
+CREATE TABLE alert (
+    alert_id BIGSERIAL NOT NULL,
+    alert_key TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    sentence TEXT NOT NULL,
+    next_step TEXT NOT NULL,
+    page TEXT NOT NULL,
+    began_at_ms BIGINT NOT NULL,
+    ended_at_ms BIGINT,
+    told SMALLINT DEFAULT '0' NOT NULL,
+    failure TEXT DEFAULT '' NOT NULL,
+    PRIMARY KEY (alert_id)
+)
+;
+CREATE UNIQUE INDEX alert_open ON alert (alert_key) WHERE ended_at_ms IS NULL
 ;
 CREATE TABLE acl_user (
     access_key TEXT NOT NULL,
@@ -333,7 +434,7 @@ CREATE TABLE acl_user (
 )
 ;
 CREATE TABLE acl_policy (
-    policy_id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    policy_id BIGSERIAL NOT NULL,
     access_key TEXT NOT NULL,
     effect TEXT NOT NULL,
     actions TEXT NOT NULL,
@@ -341,12 +442,14 @@ CREATE TABLE acl_policy (
     namespace TEXT NOT NULL,
     pattern TEXT NOT NULL,
     created_at_ms BIGINT NOT NULL,
+    PRIMARY KEY (policy_id),
     CONSTRAINT acl_policy_effect CHECK (effect IN ('ALLOW', 'DENY')),
     CONSTRAINT acl_policy_resource_kind CHECK (resource_kind IN ('TOPIC', 'GROUP')),
     CONSTRAINT acl_policy_once UNIQUE (access_key, effect, resource_kind, namespace, pattern)
 )
 ;
-CREATE VIEW message_state AS SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_key, q.number AS queue_id,
+CREATE VIEW message_state AS
+SELECT t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.message_key, q.number AS queue_id,
        m.message_key & 1099511627775 AS queue_offset, g.namespace AS group_namespace, g.name AS consumer_group,
        CASE WHEN l.group_id IS NOT NULL AND l.redrive_state IS NULL THEN 'DLQ'
             WHEN d.group_id IS NOT NULL THEN CASE d.state WHEN 'ACKED_PROVISIONALLY' THEN 'READY' WHEN 'ACKED_IN_TRANSACTION' THEN 'INFLIGHT' ELSE d.state END
@@ -358,7 +461,8 @@ CREATE VIEW message_state AS SELECT t.namespace AS topic_namespace, t.name AS to
             ELSE 'COMMIT' END AS state,
        COALESCE(d.attempt, rd.attempt, CASE WHEN l.redrive_state IS NULL THEN l.attempt END) AS attempt,
        COALESCE(d.visible_at_ms, rd.visible_at_ms) AS visible_at_ms, COALESCE(d.client_id, rd.client_id) AS client_id,
-       m.stored_at_ms, m.tag, m.keys, m.message_group
+       m.stored_at_ms, m.tag, m.keys, CASE WHEN m.message_type <> 'LITE' THEN m.message_group END AS message_group,
+       CASE WHEN m.message_type = 'LITE' THEN m.message_group END AS lite_topic
 FROM message m
 JOIN queue q ON q.queue_id = (m.message_key >> 40)
 JOIN topic t ON t.topic_id = q.topic_id
@@ -374,7 +478,8 @@ LEFT JOIN message_group_progress b ON b.group_id = g.group_id AND b.queue_id = p
       AND b.message_group = m.message_group AND m.copy_of IS NULL
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 ;
-CREATE VIEW group_lag AS SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.topic_id,
+CREATE VIEW group_lag AS
+SELECT g.group_id, g.namespace AS group_namespace, g.name AS consumer_group, t.topic_id,
        t.namespace AS topic_namespace, t.name AS topic,
        s.beyond - COALESCE(d.beyond, 0) + COALESCE(d.ready, 0) + COALESCE(b.behind, 0) AS ready,
        COALESCE(d.inflight, 0) AS inflight,
@@ -425,8 +530,10 @@ LEFT JOIN (SELECT group_id, origin_topic_id, COUNT(*) AS dead_letters
        ON l.group_id = s.group_id AND l.origin_topic_id = s.topic_id
 WHERE t.deleted_at_ms IS NULL AND g.deleted_at_ms IS NULL
 ;
-CREATE VIEW dead_letters AS SELECT l.dead_letter_id AS id, g.namespace AS group_namespace, g.name AS consumer_group,
-       t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.tag, m.keys, m.message_group, m.message_type,
+CREATE VIEW dead_letters AS
+SELECT l.dead_letter_id AS id, g.namespace AS group_namespace, g.name AS consumer_group,
+       t.namespace AS topic_namespace, t.name AS topic, m.message_id, m.tag, m.keys, CASE WHEN m.message_type <> 'LITE' THEN m.message_group END AS message_group,
+       CASE WHEN m.message_type = 'LITE' THEN m.message_group END AS lite_topic, m.message_type,
        oq.number AS queue_id, l.origin_key & 1099511627775 AS queue_offset, l.origin_key, l.copy_key, m.properties,
        m.body_encoding, m.born_at_ms, m.stored_at_ms, l.dead_at_ms, l.attempt AS delivery_attempt, l.reason,
        l.redrive_state, l.plan_id, m.body
@@ -436,7 +543,8 @@ LEFT JOIN topic t ON t.topic_id = l.origin_topic_id
 LEFT JOIN queue oq ON oq.queue_id = (l.origin_key >> 40)
 JOIN message m ON m.message_key = l.copy_key
 ;
-CREATE VIEW lineage AS SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace,
+CREATE VIEW lineage AS
+SELECT r.plan_id, g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace,
        t.name AS topic, r.message_id, oq.number AS queue_id, r.origin_key & 1099511627775 AS queue_offset,
        r.dead_letter_id, r.dead_at_ms, r.attempt AS delivery_attempt, r.dead_reason, r.reason, r.change,
        rp.target_topic, r.state, r.note, r.redriven_message_id, r.redriven_at_ms,
@@ -462,7 +570,8 @@ LEFT JOIN dead_letter own ON own.dead_letter_id = r.dead_letter_id AND own.redri
 LEFT JOIN delivery d ON d.group_id = r.group_id AND d.message_key = r.redriven_key
 LEFT JOIN progress p ON p.group_id = r.group_id AND p.queue_id = (r.redriven_key >> 40)
 ;
-CREATE VIEW group_pauses AS SELECT g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace, t.name AS topic,
+CREATE VIEW group_pauses AS
+SELECT g.namespace AS group_namespace, g.name AS consumer_group, t.namespace AS topic_namespace, t.name AS topic,
        NULLIF(x.message_group, '') AS message_group, x.paused_at_ms, x.paused_by
 FROM pause x
 JOIN consumer_group g ON g.group_id = x.group_id
