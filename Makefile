@@ -10,6 +10,7 @@ MERMAID := $(VENV)/mermaid
 SITE := $(VENV)/.site
 ATHERIS := $(VENV)/.atheris
 RELEASE := $(VENV)/.release
+AIRFLOW := $(VENV)-airflow/.airflow
 # How many processes share the tests; each has a Postgres of its own, and a Spark where it is asked for one.
 JOBS := 3
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
@@ -18,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 COMPILE = $(BIN)/python -m compileall -q popserver popclient proto
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-pythons test-grpcio test-long test-failover test-spark-cluster test-spark-versions test-clients test-rocketmq chromium test-browser images coverage lint format types generate freeze fresh check docs release bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
+.PHONY: help install demo test test-all test-pythons test-grpcio test-long test-failover test-spark-cluster test-airflow test-spark-versions test-clients test-rocketmq chromium test-browser images coverage lint format types generate freeze fresh check docs release bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +126,15 @@ test-spark-versions: $(SPARKS:%=.venv-spark-%/.tests) ## what PopMQ does on each
 	  { echo "Spark 3.5 reads by JDBC: on Debian apt-get install libpostgresql-jdbc-java, or set POPMQ_JDBC_JAR"; exit 1; }
 	$(foreach version,$(SPARKS),.venv-spark-$(version)/bin/pytest -n $(JOBS) --dist loadfile -m 'not slow' \
 	  -W ignore::ResourceWarning $(ON_SPARK_$(version)) $(ARGS) &&) true
+# Airflow has many dependencies, with pins of its own.
+$(AIRFLOW): pyproject.toml | $(DEV)
+	@echo "Installing Airflow into $(VENV)-airflow ..."
+	$(PYTHON) -m venv --clear $(VENV)-airflow
+	$(VENV)-airflow/bin/pip install --quiet 'apache-airflow>=3.1,<4' .
+	@touch $@
+
+test-airflow: $(DEV) $(AIRFLOW) ## the DAG of examples/airflow, by Airflow in an environment of its own; installing takes minutes
+	POPMQ_TEST_AIRFLOW=$(abspath $(VENV))-airflow/bin/python $(BIN)/pytest tests/examples/test_airflow.py $(ARGS)
 
 test-clients: $(DEV) ## every official client in every scenario, into docs/compatibility.md (ARGS="-k 'go and fifo'")
 	$(BIN)/pytest -n 3 --dist loadgroup tests/interop/matrix --at popmq --page $(ARGS)

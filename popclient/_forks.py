@@ -29,6 +29,7 @@ _SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"
 _IS_ASKED_FOR: Final = os.environ.get(_SUPPORT, "").lower() in ("1", "t", "true", "y", "yes")
 _THREADS_OF_GRPC: Final = ("event_engine", "grpc_", "lifeguard")  # how the names of gRPC's own threads begin
 _MOMENT_MS: Final = 1_000
+_COLLECT_EVERY: Final = 50
 _QUIET_MS: Final = 5  # without a thread that comes or goes, before gRPC counts as ended
 _IN_USE: Final = (
     "gRPC was in use when this process was forked, and it does not work after that: close every client before the fork,"
@@ -65,7 +66,6 @@ class _Forks:
     def before(self) -> None:
         if self.was_closed and not self.open:
             self.was_closed = False
-            gc.collect()  # calls of a closed client may be in a circle, and keep its channel
             _wait_for_the_end()
         self._in_use = self.lost or bool(self.open) or _is_running()
 
@@ -82,7 +82,10 @@ def _wait_for_the_end() -> None:
     """gRPC's threads take a moment to end, on a busy machine. The last one, which has a lock that every new channel
     needs, is started by another and has no name at first: so no thread may have come or gone for a while."""
     before, quiet = frozenset[str](), 0
-    for _ in range(_MOMENT_MS):
+    for turn in range(_MOMENT_MS):
+        if turn % _COLLECT_EVERY == 0:
+            # Calls of a closed client may be in a circle, and keep its channel. Their event loop may be in them still.
+            gc.collect()
         threads = _other_threads()
         quiet = 0 if _is_running() or threads != before else quiet + 1
         if quiet == _QUIET_MS:

@@ -92,12 +92,12 @@ def asking(
     return wanted
 
 
-def as_views(given: Iterable[MessageView]) -> list[MessageView]:
-    """The messages to ack. Raises TypeError for anything else, such as a receipt handle."""
+def as_views(given: Iterable[MessageView], taker: str = "ack") -> list[MessageView]:
+    """The messages to settle. Raises TypeError for anything else, such as a receipt handle."""
     views = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
     for view in views:
         if not isinstance(view, MessageView):
-            raise TypeError(f"ack takes messages as they were received, one or several, not {_named(view)}")
+            raise TypeError(f"{taker} takes messages as they were received, one or several, not {_named(view)}")
     return views
 
 

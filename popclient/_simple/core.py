@@ -270,6 +270,11 @@ class SimpleConsumerCore:
         await renewal_ended(view)
         await self._settling.forward_to_dead_letter_queue(view, reason)
 
+    async def give_back(self, views: Sequence[MessageView]) -> None:
+        for view in views:
+            await renewal_ended(view)
+        await self._settling.give_back(views)
+
     # ---- The end ----
 
     def stop(self) -> None:

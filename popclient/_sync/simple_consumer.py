@@ -110,6 +110,12 @@ class SimpleConsumer(BaseConsumer[SimpleConsumerCore]):
         """
         self._bridge.run(lambda: self._core.forward_to_dead_letter_queue(message, reason))
 
+    def give_back(self, messages: MessageView | Iterable[MessageView]) -> None:
+        """Gives the message back unused, or each of several: they are delivered again at once, perhaps to another
+        consumer, and the attempt does not count. What cannot be given back is delivered again when its hold ends."""
+        views = [messages] if isinstance(messages, MessageView) else as_views(messages, "give_back")
+        self._bridge.run(lambda: self._core.give_back(views))
+
     def __iter__(self) -> Iterator[MessageView]:
         """Long-polls until the consumer is closed; waits for a server that restarts.
 

@@ -111,6 +111,12 @@ class SimpleConsumer(BaseConsumer[SimpleConsumerCore]):
         """
         await self._bridge.run(lambda: self._core.forward_to_dead_letter_queue(message, reason))
 
+    async def give_back(self, messages: MessageView | Iterable[MessageView]) -> None:
+        """Gives the message back unused, or each of several: they are delivered again at once, perhaps to another
+        consumer, and the attempt does not count. What cannot be given back is delivered again when its hold ends."""
+        views = [messages] if isinstance(messages, MessageView) else as_views(messages, "give_back")
+        await self._bridge.run(lambda: self._core.give_back(views))
+
     # sync: Several tasks => Several threads
     async def __aiter__(self) -> AsyncIterator[MessageView]:
         """Long-polls until the consumer is closed; waits for a server that restarts.

@@ -95,16 +95,16 @@ def enqueue(
 
 
 def _enqueue(conn: Connection, message: Message, namespace: str) -> str:
-    values = _values(message)
     if target_of(conn) == BROKER:
         with refusals():
             call = text(f"SELECT {function(conn, 'popmq_enqueue')}({_NAMED})")
-            stored: str = conn.execute(call, values | {"namespace": namespace}).scalar_one()
+            stored: str = conn.execute(call, _values(message) | {"namespace": namespace}).scalar_one()
         return stored
     if namespace:
         raise ValueError(f"namespace {namespace!r} cannot be kept in an outbox; give it to the relay's producer")
-    conn.execute(insert(outbox), _row(values))
-    return str(values["message_id"])
+    row = outbox_row(message)
+    conn.execute(insert(outbox), row)
+    return str(row["message_id"])
 
 
 def _values(message: Message) -> dict[str, Any]:
@@ -133,8 +133,9 @@ def _due_ms(message: Message, now_ms: int) -> int | None:
     return (message.delivery_timestamp - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _row(values: dict[str, Any]) -> dict[str, Any]:
-    row = dict(values)
+def outbox_row(message: Message) -> dict[str, Any]:
+    """The row of the outbox that carries the message, by column; with a new id if the message has none."""
+    row = _values(message)
     keys, properties = row.pop("keys"), row.pop("properties")
     return row | {
         "keys": json.dumps(keys, ensure_ascii=False) if keys else None,
