@@ -1,6 +1,7 @@
 """Keeper of the alerts that have begun: each until the webhook knows that it is over.
 
-An alert is open once, whichever servers have found it. So the webhook is told once, and also after a restart.
+An alert is open once, whichever servers have found it. So the webhook is told once, and also after a restart. On
+Postgres one server writes at a time, and others do not wait for it: it may be stopped.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, text, update
 
 from popserver.alerts.rules import Alert
+from popserver.database.dialect import dialect_of
 from popserver.database.rows import RowStatement, encode_column, rows_parameter
 from popserver.database.schema import alert
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
@@ -57,7 +59,7 @@ class RecordAlerts(Request[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordTold(Request[None]):
+class RecordTold(Request[bool]):
     """The webhook has accepted an event, or (`failure`) has not."""
 
     phase: ClassVar = Phase.RECORD_TOLD
@@ -67,7 +69,11 @@ class RecordTold(Request[None]):
 
 @carries_out_each(RecordAlerts)
 def record(tx: Transaction, request: RecordAlerts) -> int:
-    """Returns how many alerts have not begun, because too many are stored."""
+    """Returns how many alerts have not begun, because too many are stored. Records nothing while another server does:
+    the next look finds the same.
+    """
+    if not dialect_of(tx.conn).try_lock(tx.conn, _IF_FREE):
+        return 0
     if request.over:
         tx.conn.execute(_END, {"keys": encode_column(request.over), "now_ms": tx.now_ms})
     if not request.begun:
@@ -92,13 +98,17 @@ def record(tx: Transaction, request: RecordAlerts) -> int:
 
 
 @carries_out_each(RecordTold)
-def record_told(tx: Transaction, request: RecordTold) -> None:
+def record_told(tx: Transaction, request: RecordTold) -> bool:
+    """False: another server is writing; nothing is recorded."""
+    if not dialect_of(tx.conn).try_lock(tx.conn, _IF_FREE):
+        return False
     event = request.event
     names = {"of_alert": event.alert_id, "was_told": event.told}
     if request.failure:
         tx.conn.execute(_FAIL, {**names, "why": request.failure})
     else:
         tx.conn.execute(_FORGET if event.is_end else _TELL, names)
+    return True
 
 
 def open_keys(conn: Connection) -> set[str]:
@@ -116,6 +126,8 @@ def untold(conn: Connection) -> Untold:
     return Untold(conn.execute(_COUNT_UNTOLD).scalar_one(), "" if first is None else first.failure)
 
 
+# The number is arbitrary, but all servers must use the same.
+_IF_FREE = text("SELECT pg_try_advisory_xact_lock(482851947)")
 _KEYS = rows_parameter("keys", text=("key",))
 _IS_OPEN = alert.c.ended_at_ms.is_(None)
 _IS_UNTOLD = or_(alert.c.told == 0, alert.c.ended_at_ms.is_not(None))

@@ -94,7 +94,9 @@ class AlertWatch:
                 return now_ms + LOOK_MS
             failure = await self._webhook.tell(event, now_ms)
             if failure != event.failure or not failure:
-                await self._writer.submit(RecordTold(event, failure))
+                is_recorded = await self._writer.submit(RecordTold(event, failure))
+                if not is_recorded:
+                    return now_ms + LOOK_MS
         except PopError as error:
             self._warn("the webhook is told later", reason=error.sentence)
             return now_ms + LOOK_MS

@@ -38,6 +38,7 @@ from popserver.model.names import Resource
 from popserver.model.retry import SECOND_MS
 from popserver.model.times import span
 
+AGAIN_MS = 1 * SECOND_MS  # if another server was writing
 PAUSE_FACTOR = 200  # times what a look and its writing took
 
 log = structlog.get_logger("popserver.charts")
@@ -103,15 +104,17 @@ class Charts:
         loop, now_ms = asyncio.get_running_loop(), self._clock.now_ms()
         began_s = loop.time()
         try:
-            await self._write(now_ms)
+            if not await self._write(now_ms):
+                return now_ms + AGAIN_MS
         except PopError as error:
             if (suppressed := self._log_limit.dropped(now_ms)) is not None:
                 log.warning("charts have a gap", reason=error.sentence, suppressed=suppressed)
         pause_ms = round(PAUSE_FACTOR * (loop.time() - began_s) * SECOND_MS)
         return LEVELS[0].begin_ms(now_ms + max(pause_ms, LEVELS[0].step_ms))
 
-    async def _write(self, now_ms: int) -> None:
-        delays = self._new_delays.take()
+    async def _write(self, now_ms: int) -> bool:
+        """False: another server was writing."""
+        delays = self._new_delays.look()
         counts = {}
         if self._leads():
             found: Look = await self._reader.read(lambda conn: looks.look(conn, now_ms))
@@ -119,19 +122,27 @@ class Charts:
             kept = first_series(counts, self._series_max)
             counts = {owner: values for owner, values in counts.items() if owner in kept}
             delays = {owner: values for owner, values in delays.items() if owner in kept}
-        if counts or delays:
-            await self._writer.submit(WritePoints(now_ms, counts, delays))
+        if (counts or delays) and not await self._writer.submit(WritePoints(now_ms, counts, delays)):
+            return False
+        self._new_delays.take()
+        return True
 
 
 class NewDelays:
-    """What was delivered since the last time."""
+    """What was delivered since it was last taken."""
 
     def __init__(self, delivered: Tallies[tuple[int, int], Delivered]) -> None:
         self._delivered = delivered
         self._before: dict[tuple[int, int], tuple[list[int], float]] = {}
+        self._seen: dict[tuple[int, int], tuple[list[int], float]] = {}
 
-    def take(self) -> dict[Owner, Delays]:
+    def take(self) -> None:
+        """What `look` has returned last is old from now on."""
+        self._before |= self._seen
+
+    def look(self) -> dict[Owner, Delays]:
         """The deliveries of each group and each topic that had some."""
+        self._seen = {}
         new: dict[Owner, tuple[list[int], float]] = {}
         nothing = [0] * (len(DELIVERY_MS) + 1)
         for key, counted in self._delivered.items():
@@ -139,7 +150,7 @@ class NewDelays:
             was, was_ms = self._before.get(key, (nothing, 0.0))
             if counts == was:
                 continue
-            self._before[key] = (counts, total_ms)
+            self._seen[key] = (counts, total_ms)
             more = [late - early for late, early in zip(counts, was, strict=True)]
             for owner in (Owner(ChartKind.GROUP, key[0]), Owner(ChartKind.TOPIC, key[1])):
                 so_far, so_far_ms = new.get(owner, (nothing, 0.0))

@@ -1,7 +1,8 @@
 """Keeper of the points of charts.
 
 Counts are absolute, so it does no harm if two servers write the same point. Deliveries are added up: each server writes
-its own ones. A step that begins takes the slot of an old one, whose values it replaces.
+its own ones. On Postgres one server writes at a time. The others do not wait for it, because it may be stopped; they
+write a moment later. A step that begins takes the slot of an old one, whose values it replaces.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, and_, bindparam, case, delete, literal, null, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, and_, bindparam, case, delete, literal, null, select, text
 
 from popserver.charts.rules import LEVELS, ChartCounts, Delays, Level, Owner, Point
-from popserver.database.dialect import Dialect, PerDialect, Rows
+from popserver.database.dialect import Dialect, PerDialect, Rows, dialect_of
 from popserver.database.rows import RowStatement, encode_column, encode_rows, rows_parameter
 from popserver.database.schema import chart_point
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each, in_steps
 
 
 @dataclass(frozen=True, slots=True)
-class WritePoints(Request[None]):
+class WritePoints(Request[bool]):
     """Write into the current step of each level: the counts of these groups and topics, and added deliveries."""
 
     phase: ClassVar = Phase.WRITE_POINTS
@@ -30,8 +31,10 @@ class WritePoints(Request[None]):
 
 
 @carries_out_each(WritePoints)
-def write(tx: Transaction, request: WritePoints) -> None:
-    """The order of levels and owners is the same in all servers, so they do not deadlock."""
+def write(tx: Transaction, request: WritePoints) -> bool:
+    """False: another server is writing; nothing is written."""
+    if not dialect_of(tx.conn).try_lock(tx.conn, _IF_FREE):
+        return False
     counts: Rows = [(owner.owner_id, *values, owner.kind) for owner, values in sorted(request.counts.items())]
     delays: Rows = [(owner.owner_id, *values, owner.kind) for owner, values in sorted(request.delays.items())]
     for level in LEVELS:
@@ -49,6 +52,7 @@ def write(tx: Transaction, request: WritePoints) -> None:
             tx.conn.execute(_ADD_DELAYS.of(tx.conn), {**names, "points": encode_rows(step)})
         if counts:
             tx.conn.execute(_FORGET, names)
+    return True
 
 
 def points(conn: Connection, owner: Owner, level: Level, now_ms: int) -> list[Point]:
@@ -64,6 +68,8 @@ def points(conn: Connection, owner: Owner, level: Level, now_ms: int) -> list[Po
     return _POINTS.rows(conn, names)
 
 
+# The number is arbitrary, but all servers must use the same.
+_IF_FREE = text("SELECT pg_try_advisory_xact_lock(482851946)")
 _KEY = ("step_s", "slot", "kind", "owner_id")
 # The kind is sorted before the id, as in the key of the table.
 _COUNTS = rows_parameter("points", "owner_id", *ChartCounts._fields, text=("kind",))

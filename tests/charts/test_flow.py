@@ -120,14 +120,17 @@ def test_a_delivery_is_taken_once() -> None:
     new = NewDelays(delivered)
     delivered[1, 10].delays.add(4)
     delivered[1, 11].delays.add(40)
-    assert new.take() == {
-        Owner(ChartKind.GROUP, 1): Delays(2, 44, 50),
-        Owner(ChartKind.TOPIC, 10): Delays(1, 4, 5),
-        Owner(ChartKind.TOPIC, 11): Delays(1, 40, 50),
-    }
-    assert new.take() == {}
+    for _ in range(2):  # the first one was not written
+        assert new.look() == {
+            Owner(ChartKind.GROUP, 1): Delays(2, 44, 50),
+            Owner(ChartKind.TOPIC, 10): Delays(1, 4, 5),
+            Owner(ChartKind.TOPIC, 11): Delays(1, 40, 50),
+        }
+    new.take()
+    assert new.look() == {}
+    new.take()
     delivered[1, 10].delays.add(1)
-    assert new.take() == {Owner(ChartKind.GROUP, 1): Delays(1, 1, 1), Owner(ChartKind.TOPIC, 10): Delays(1, 1, 1)}
+    assert new.look() == {Owner(ChartKind.GROUP, 1): Delays(1, 1, 1), Owner(ChartKind.TOPIC, 10): Delays(1, 1, 1)}
 
 
 def test_operators_get_charts(database_url: str) -> None:

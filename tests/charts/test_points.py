@@ -9,7 +9,10 @@ import pytest
 from popserver.charts import points
 from popserver.charts.points import WritePoints, write
 from popserver.charts.rules import LEVELS, ChartCounts, ChartKind, Delays, Level, Owner, Point
+from popserver.database.database import Database
+from popserver.engine.transaction import Transaction
 from popserver.model.retry import HOUR_MS
+from tests.support.emptied_database import emptied
 from tests.support.open_store import OpenStore
 
 GROUP, TOPIC = Owner(ChartKind.GROUP, 7), Owner(ChartKind.TOPIC, 7)
@@ -103,3 +106,17 @@ def test_many_charts_are_written_in_steps(store: OpenStore, start: int) -> None:
     put(store, start, many, {owner: Delays(1, 1, 1) for owner in many})
     assert store.one_value("SELECT COUNT(*) FROM chart_point") == len(LEVELS) * len(many)
     assert of(store, Owner(ChartKind.GROUP, 2_499))[0].appended == 2_499
+
+
+def test_a_server_does_not_wait_for_another_that_writes(postgres_database: Database) -> None:
+    with emptied(postgres_database) as store:
+        start = LEVELS[-1].begin_ms(store.now_ms) + LEVELS[-1].step_ms
+        request = WritePoints(start, {GROUP: counts(1)}, {GROUP: Delays(1, 1, 1)})
+        with postgres_database.writing.connect() as stopped:
+            postgres_database.begin(stopped)
+            assert write(Transaction.at(stopped, start), [request]) == [True]
+            assert store.one(write, request) is False
+            stopped.exec_driver_sql("ROLLBACK")
+        assert store.one(write, request) is True
+        (found,) = of(store, now_ms=start)
+        assert found.delivered == 1
