@@ -154,6 +154,8 @@ async def test_either_call_repeats_the_other(wire_server: WireServer) -> None:
     await wire_server.send(a_message())
     (lost,) = (await receive_batch(wire_server, of_attempt("a-1", is_push=True), "pusher")).messages
     (again,) = await push(wire_server, "pusher", attempt_id="a-1")
+    for each in (lost, again):
+        each.system_properties.ClearField("body_digest")  # the older call has MD5
     assert again == lost
 
 

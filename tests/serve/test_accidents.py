@@ -17,12 +17,13 @@ import pytest
 from popclient.admin import Admin
 from popclient.config import ClientConfig
 from popproto.v2 import definition_pb2 as pb
-from popserver.database.migrate import FIRST
 from tests.serve.startup_hook import WAIT, StartupHook
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.raw_client import raw_client
 from tests.support.waiting import eventually
 from tests.support.workers import WITHIN_S, Workers, workers
+
+OLDER = "0099"  # a schema before this one
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -114,13 +115,13 @@ class TestReloading:
     async def test_the_schema_is_never_upgraded_under_old_workers(self, postgres_url: str) -> None:
         async with workers(postgres_url, 2, *PLAIN) as server, raw_client(server.endpoint) as client:
             with psycopg.connect(postgres_url) as conn:
-                conn.execute("UPDATE alembic_version SET version_num = %s", (FIRST,))
+                conn.execute("UPDATE alembic_version SET version_num = %s", (OLDER,))
             before = server.running()
             server.signal(signal.SIGHUP)
             said = await server.logged("not reloaded: the workers that run stay as they are")
             assert "stop the server, then start it" in said["reason"]
             with psycopg.connect(postgres_url) as conn:
-                assert conn.execute("SELECT version_num FROM alembic_version").fetchone() == (FIRST,)
+                assert conn.execute("SELECT version_num FROM alembic_version").fetchone() == (OLDER,)
             assert server.running() == before
             assert (await client.send("m")).code == pb.OK
 

@@ -63,6 +63,7 @@ RIGHT: dict[str, Any] = {
     "CreateGroup": admin_pb2.CreateGroupRequest(group=pb.Resource(name="new")),
     "UpdateGroup": admin_pb2.UpdateGroupRequest(group=GROUP),
     "FindMessages": admin_pb2.FindMessagesRequest(topic=TOPIC),
+    "GetChart": admin_pb2.GetChartRequest(topic=TOPIC),
     "TryFilter": admin_pb2.TryFilterRequest(topic=TOPIC, expression="a > 3"),
     "ListScheduled": admin_pb2.ListScheduledRequest(topic=TOPIC),
     "ListDeadLetters": admin_pb2.ListDeadLettersRequest(selection=SELECTED),
