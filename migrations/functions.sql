@@ -36,11 +36,15 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'PM002', MESSAGE = format(
             'only the server sends to topic ''%s''; send to the topic its messages came from', topic);
     END IF;
-    SELECT t.topic_id, t.accepts INTO target FROM topic t
+    SELECT t.topic_id, t.accepts, t.closed_because INTO target FROM topic t
     WHERE t.namespace = popmq_enqueue.namespace AND t.name = popmq_enqueue.topic AND t.deleted_at_ms IS NULL;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'PM402', MESSAGE = format(
             'topic ''%s'' does not exist; create it with: popmq topic create %s', topic, topic);
+    END IF;
+    IF target.closed_because IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'PM300', MESSAGE = format(
+            'topic ''%s'' is closed for producers: %s', topic, target.closed_because);
     END IF;
     IF num_nonnulls(message_group, deliver_at_ms, priority) > 1 THEN
         RAISE EXCEPTION USING ERRCODE = 'PM014', MESSAGE =

@@ -86,7 +86,7 @@ class Database:
     @property
     def file(self) -> Path | None:
         """The file of a SQLite database; None for Postgres and for an in-memory database."""
-        return None if not self.is_sqlite or self.is_memory else Path(self.url.database or "").resolve()
+        return sqlite_file(self.url)
 
     @property
     def is_memory(self) -> bool:
@@ -287,6 +287,12 @@ def parse_url(url: str) -> URL:
             " leave it out"
         )
     return parsed
+
+
+def sqlite_file(url: URL) -> Path | None:
+    """The file of a SQLite database; None for Postgres and for a database in memory."""
+    is_file = url.get_backend_name() == "sqlite" and not _is_memory(url)
+    return Path(url.database or "").resolve() if is_file else None
 
 
 def _is_memory(url: URL) -> bool:

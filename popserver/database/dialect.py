@@ -52,7 +52,7 @@ Rows = Sequence[tuple[Any, ...]]
 # The `info` of columns that `Dialect.insert` does not write: they keep their defaults.
 NOT_INSERTED = {"inserted": False}
 _ROWS_PER_STATEMENT_MAX = 64
-_COPY_TYPES = {BigInteger: "int8", Integer: "int4", SmallInteger: "int2", Text: "text", LargeBinary: "bytea"}
+COPY_TYPES = {BigInteger: "int8", Integer: "int4", SmallInteger: "int2", Text: "text", LargeBinary: "bytea"}
 
 
 class Dialect(ABC):
@@ -318,7 +318,7 @@ def _copy_text(table: Table) -> str:
 
 @lru_cache(maxsize=16)
 def _copy_types(table: Table) -> list[str]:
-    return [_COPY_TYPES[type(column.type)] for column in inserted_columns(table)]
+    return [COPY_TYPES[type(column.type)] for column in inserted_columns(table)]
 
 
 def _names(table: Table) -> str:

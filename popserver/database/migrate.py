@@ -37,6 +37,7 @@ def script_location() -> Path:
 
 # The newest migration, whose file has its number.
 HEAD = max(each.name[:4] for each in (script_location() / "versions").glob("[0-9]*.py"))
+UNFINISHED_COPY = "unfinished_copy"  # the table of a database into which `database.copying` still writes
 FIRST = "0100"  # of 1.0.0; no migration leads from those of development versions, which have lower numbers
 # Only one server at a time migrates, if several start at the same time. All servers must use this number.
 LOCK = f"SELECT pg_advisory_xact_lock({0x706F706D71})"
@@ -44,9 +45,9 @@ _ADVISORY_LOCK = text(LOCK)
 
 
 def revision(database: Database) -> str | None:
-    """The schema's revision; None for an empty database."""
+    """The schema's revision; None for an empty database. Raises `StoreUnavailable` for an unfinished copy."""
     with plain_errors(database.name), database.reading.connect() as conn:
-        return _revision(conn)
+        return _revision(conn, database.name)
 
 
 def upgrade(database: Database, to: str = HEAD) -> str | None:
@@ -54,10 +55,11 @@ def upgrade(database: Database, to: str = HEAD) -> str | None:
 
     Raises `StoreUnavailable` for a schema newer than this code or older than `FIRST`, and for another program's tables.
     """
-    with _transaction(database) as conn:
-        before = _revision(conn)
+    with changing_schema(database) as conn:
+        before = _revision(conn, database.name)
         if before is None and to == HEAD:
-            _create(conn, database.name)
+            check_no_strangers(conn, database.name)
+            create(conn)
         elif before is not None and before > HEAD:
             raise _newer(database.name, before)
         elif before is not None and before < FIRST:
@@ -69,7 +71,7 @@ def upgrade(database: Database, to: str = HEAD) -> str | None:
 
 def downgrade(database: Database, to: str) -> None:
     """Downgrade the schema to an older revision. `base` drops all of PopMQ's tables."""
-    with _transaction(database) as conn:
+    with changing_schema(database) as conn:
         _run("downgrade", conn, to)
 
 
@@ -104,19 +106,31 @@ def _upgrading(database: Database) -> str:
 
 
 def create(conn: Connection) -> None:
-    """Create all tables, views and functions in an empty database."""
+    """Create all tables, views and functions in an empty database, and note the revision."""
     metadata.create_all(conn)
-    views_create(conn)
-    functions_create(conn, script_location() / "functions.sql")
+    complete(conn)
 
 
-def views_create(conn: Connection) -> None:
-    """Create all views."""
+def complete(conn: Connection) -> None:
+    """Create the views and functions of a database that has its tables, and note the revision."""
     for name, query in VIEWS.items():
         conn.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
+    functions_create(conn, script_location() / "functions.sql")
+    conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+    conn.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
 
 
-def _create(conn: Connection, name: str) -> None:
+def drop(conn: Connection) -> None:
+    """Drop all that `create` makes, complete or not. No other program may have tables of these names there."""
+    functions_drop(conn)
+    for name in reversed(VIEWS):
+        conn.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
+    metadata.drop_all(conn)
+    conn.exec_driver_sql("DROP TABLE IF EXISTS alembic_version")
+
+
+def check_no_strangers(conn: Connection, name: str) -> None:
+    """Raise `StoreUnavailable` if a database without our schema has tables of our names, or has ours elsewhere."""
     if (elsewhere := dialect_of(conn).schema_elsewhere(conn)) is not None:
         schema, path = elsewhere
         raise StoreUnavailable(
@@ -128,13 +142,10 @@ def _create(conn: Connection, name: str) -> None:
         raise StoreUnavailable(
             f"{name} has tables of another program ({', '.join(sorted(strangers))}); choose an empty database"
         )
-    create(conn)
-    conn.exec_driver_sql("CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
-    conn.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
 
 
 @contextmanager
-def _transaction(database: Database) -> Iterator[Connection]:
+def changing_schema(database: Database) -> Iterator[Connection]:
     """A transaction that changes the schema; on Postgres one server at a time has it."""
     with plain_errors(database.name), database.writing.connect() as conn:
         database.begin(conn)
@@ -156,8 +167,18 @@ def _run(step: Literal["upgrade", "downgrade"], conn: Connection, to: str) -> No
     getattr(command, step)(config, to)
 
 
-def _revision(conn: Connection) -> str | None:
-    if not inspect(conn).has_table("alembic_version"):
+def has_schema(conn: Connection) -> bool:
+    """Whether the database has the number of a schema."""
+    return inspect(conn).has_table("alembic_version")
+
+
+def _revision(conn: Connection, name: str) -> str | None:
+    if not has_schema(conn):
+        if inspect(conn).has_table(UNFINISHED_COPY):
+            raise StoreUnavailable(
+                f"{name} holds an unfinished copy of another database, so it cannot be used; repeat popmq db copy,"
+                " which continues it, or begins anew with --restart"
+            )
         return None
     return conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
@@ -204,7 +225,7 @@ def functions_drop(conn: Connection) -> None:
     """Drop the functions."""
     if dialect_of(conn).has_other_writers:
         for name in NAMES:
-            conn.exec_driver_sql(f"DROP FUNCTION {name}")
+            conn.exec_driver_sql(f"DROP FUNCTION IF EXISTS {name}")
 
 
 def render(text: str, schema: str) -> str:
@@ -212,17 +233,17 @@ def render(text: str, schema: str) -> str:
 
     Raises `KeyError` for a word without a value.
     """
-    values = {"schema": schema} | {name: _literal(value) for name, value in VALUES.items()}
+    values = {"schema": schema} | {name: sql_literal(value) for name, value in VALUES.items()}
     return _WORD.sub(lambda found: values[found[1]], text)
 
 
-def _literal(value: int | str | Iterable[int | str]) -> str:
+def sql_literal(value: int | str | Iterable[int | str]) -> str:
     """An SQL literal, or several separated by commas."""
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    return ", ".join(map(_literal, sorted(value)))
+    return ", ".join(map(sql_literal, sorted(value)))
 
 
 _WORD = re.compile(r"(?<!:):([a-z_]+)")

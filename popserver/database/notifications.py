@@ -23,6 +23,7 @@ LITE_CLIENTS = "lite clients"  # a client has not named its lite topics for a wh
 LITE_TOPICS = "lite topics"  # a lite topic may have expired; only inside this server
 CHECKS = "checks"  # a half message's check is due; only inside this server
 USERS = "users"  # a user or a policy was changed
+WANTS = "wants"  # a server announces of which topics it wants to be notified
 SIGNALS = frozenset({EVERYTHING, SERVERS, DUE, PENDING, USERS})
 
 TOPIC = "topic"
@@ -48,7 +49,8 @@ class Invalidation(NamedTuple):
 class Notification(NamedTuple):
     """`sender`: a server's id, empty for a user's transaction; `ready_topics`: ids of topics with new messages.
 
-    `ready_lite`: by the id of their topic, the hashes of lite topics with new messages.
+    `ready_lite`: by the id of their topic, the hashes of lite topics with new messages. `wants`, with the signal WANTS:
+    the ids of the topics of which the sender wants to be notified; None: of all.
     """
 
     sender: str
@@ -56,6 +58,7 @@ class Notification(NamedTuple):
     invalidations: frozenset[Invalidation] = frozenset()
     signals: frozenset[str] = frozenset()
     ready_lite: Mapping[int, Collection[int]] = {}
+    wants: frozenset[int] | None = None
 
 
 def hashes_of(lite_topics: Mapping[int, Iterable[str]]) -> dict[int, set[int]]:
@@ -69,15 +72,22 @@ def encode(
     invalidations: Collection[Invalidation],
     signals: Collection[str],
     ready_lite: Mapping[int, Iterable[str]] = {},
+    wants: Collection[int] | None = None,
 ) -> str:
-    """A notification's payload: ASCII without SQL's quotation marks. Empty if there is nothing to send."""
+    """A notification's payload: ASCII without SQL's quotation marks. Empty if there is nothing to send.
+
+    `wants` is sent with the signal WANTS only.
+    """
     if not (ready_topics or invalidations or signals or ready_lite):
         return ""
     listed = [[topic_id, *sorted(hashes)] for topic_id, hashes in sorted(hashes_of(ready_lite).items())]
-    payload = _as_json([sender, sorted(ready_topics), sorted(invalidations), sorted(signals), listed])
+    wanted = [None if wants is None else sorted(wants)] if WANTS in signals else []
+    payload = _as_json([sender, sorted(ready_topics), sorted(invalidations), sorted(signals), listed, *wanted])
+    if len(payload) > PAYLOAD_BYTES_MAX and wants:
+        return encode(sender, ready_topics, invalidations, signals, ready_lite)
     if len(payload) > PAYLOAD_BYTES_MAX and ready_lite:
         # Without the lite topics: this wakes all clients of their topics.
-        return encode(sender, {*ready_topics, *ready_lite}, invalidations, signals)
+        return encode(sender, {*ready_topics, *ready_lite}, invalidations, signals, wants=wants)
     if len(payload) > PAYLOAD_BYTES_MAX:
         payload = _as_json([sender, [], [], sorted({EVERYTHING, *signals}), []])
     return payload
@@ -92,16 +102,18 @@ def decode(payload: str) -> Notification:
     if payload in SIGNALS:
         return Notification("", signals=frozenset({payload}))
     try:
-        sender, ready_topics, invalidations, signals, listed = json.loads(payload)
+        sender, ready_topics, invalidations, signals, listed, *more = json.loads(payload)
+        wants = more[0] if more else None
         changed = [Invalidation(*each) for each in invalidations]
         if not (
-            _are(int, [*ready_topics, *(number for each in listed for number in each)])
+            _are(int, [*ready_topics, *(wants or ()), *(number for each in listed for number in each)])
             and all(listed)
             and _are(str, [sender, *signals, *(text for each in changed for text in each)])
         ):
             return UNREADABLE
         lite = {topic_id: hashes for topic_id, *hashes in listed}
-        return Notification(sender, frozenset(ready_topics), frozenset(changed), frozenset(signals), lite)
+        wanted = None if wants is None else frozenset(wants)
+        return Notification(sender, frozenset(ready_topics), frozenset(changed), frozenset(signals), lite, wanted)
     except (ValueError, TypeError, RecursionError):
         return UNREADABLE
 

@@ -43,6 +43,7 @@ from popserver.model.states import (
     Change,
     CopyKind,
     LetterState,
+    MirrorState,
     PendingKind,
     PlanState,
     RedriveState,
@@ -108,6 +109,7 @@ topic = _table(
     Column("fifo_queues", Integer, nullable=False, server_default="1"),
     Column("lite_topics", Integer, nullable=False, server_default="0"),  # how many rows of `lite_topic` it has
     Column("lite_expires_ms", BigInteger),  # how long a lite topic of it lives after its last message; NULL: for ever
+    Column("closed_because", Text),  # why it takes no messages of producers; NULL: it takes them
     sqlite_autoincrement=True,  # ids are never reused, because receipt handles contain them
 )
 _partial_index("topic_name", topic.c.namespace, topic.c.name, unique=True, where=topic.c.deleted_at_ms.is_(None))
@@ -127,6 +129,9 @@ queue = _table(
     Column("newest_stored_at_ms", BigInteger, nullable=False, server_default="0"),
     # All messages of expired lite topics are before it. It moves whenever a lite topic of the queue expires.
     Column("lite_expired_offset", BigInteger, nullable=False, server_default="0"),
+    # Since when it takes no messages of producers; NULL: it takes them. Here too, so that a send sees it under the lock
+    # of this row, also if its server does not know yet that the topic is closed.
+    Column("closed_at_ms", BigInteger),
     UniqueConstraint("topic_id", "number", name="queue_number"),
     sqlite_autoincrement=True,
     postgresql_with=_CHANGES_OFTEN,
@@ -531,6 +536,7 @@ server = _table(
     Column("address", Text, nullable=False),
     Column("last_seen_ms", BigInteger, nullable=False),
     Column("ahead_ms", BigInteger, nullable=False, server_default="0"),  # of the database's clock
+    Column("leaves", SmallInteger, nullable=False, server_default="0"),  # 1: it stops soon; 2: it has stopped
 )
 
 # The readings of the clocks at the last check (`maintenance.clock_notes`): one row.
@@ -622,6 +628,32 @@ alert = _table(
     sqlite_autoincrement=True,
 )
 _partial_index("alert_open", alert.c.alert_key, unique=True, where=alert.c.ended_at_ms.is_(None))
+
+# The processes that hand messages over between this server and others, and their leases (`mirrors.rules`).
+mirror = _table(
+    "mirror",
+    Column("mirror_id", Text, primary_key=True),
+    Column("source", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("consumer_group", Text, nullable=False),  # empty: the whole topic
+    Column("owner", Text, nullable=False),  # the process that has the lease, or had it last
+    Column("host", Text, nullable=False),
+    Column("lease_until_ms", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("sentence", Text, nullable=False),
+    Column("position", Text, nullable=False),  # only the mirror understands it
+    Column("handed", BigInteger, nullable=False),
+    Column("repeated", BigInteger, nullable=False),
+    Column("dead_letters", BigInteger, nullable=False),
+    Column("scheduled", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("lag", BigInteger, nullable=False),  # -1: not known
+    Column("started_at_ms", BigInteger, nullable=False),
+    Column("updated_at_ms", BigInteger, nullable=False),
+    CheckConstraint(f"state IN ({_listed(*MirrorState)})", name="mirror_state"),
+)
 
 # Users. The secret is the key of the callers' signatures, so it cannot be stored as a digest.
 acl_user = _table(
