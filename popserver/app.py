@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable
 
 import structlog
@@ -117,14 +119,31 @@ class App:
         if self.monitoring.web is not None:
             self.monitoring.web.stop_accepting()
 
+    async def hand_over(self) -> None:
+        """Let clients go to other servers while this one serves on, for `handover`. Without other servers: nothing."""
+        servers, handover_ms = self.broker.servers, self.config.handover
+        if not servers.can_hand_over:
+            log.info("no other server can take the clients over, so this one stops now")
+            return
+        log.info("clients are handed over to other servers; then this one stops", within_s=handover_ms / 1_000)
+        await servers.leave()
+        await self.server.send_away()
+        await asyncio.sleep(handover_ms / 1_000)
+
     async def stop(self) -> None:
-        """Let running calls finish, complete waiting work, close the store."""
+        """Let routes name other servers, let running calls finish, complete waiting work, close the store."""
+        await self.broker.servers.leave()
         await self.server.drain(self.config.drain_timeout / 1_000)
         await self.monitoring.close()
         await self.access.close()
         await self.broker.stop()
         if self.database is not None:
             self.database.close()
+
+    def _begin_drain(self) -> int:
+        """Let this server, with all its workers, hand over and stop. Returns for how long it hands over, in ms."""
+        os.kill(os.getppid() if self.worker else os.getpid(), signal.SIGUSR1)
+        return self.config.handover
 
     def _make_broker(self, database: Database) -> Broker:
         config = self.config
@@ -182,6 +201,7 @@ class App:
                 access=self.access,
                 client_meters=self.monitoring.client_meters,
                 set_log_level=set_level if self.own_process else None,
+                drain=self._begin_drain if self.own_process else None,
                 given=self._given,
                 engine=config.grpc_engine,
             )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from popserver.serve import copying
 from popserver.serve.options import add_database_url, add_options
 from popserver.serve.process import begin, run_alone
 from popserver.serve.settings import OK, REFUSED, USAGE, read_config
@@ -22,7 +23,7 @@ def add_commands(commands: Any) -> None:
     serving.set_defaults(run=_serve)
     _add_backup(commands.add_parser("backup", help="copy the database into a file"))
     _add_restore(commands.add_parser("restore", help="restore the database from a backup, while no server runs"))
-    _add_db(commands.add_parser("db", help="check, upgrade or compact the database"))
+    _add_db(commands.add_parser("db", help="check, upgrade, compact or copy the database"))
     sizing = commands.add_parser("size", help="what a load needs: disk, memory, processors, servers", description=_SIZE)
     size.add_options(sizing)
 
@@ -30,6 +31,11 @@ def add_commands(commands: Any) -> None:
 _SERVE = (
     "Run a broker: one port, and one process unless --workers asks for more. Every option can also be set as"
     " POPMQ_<OPTION> in the environment (POPMQ_DATABASE_URL) or as a key in ./popmq.toml (database_url)."
+)
+
+_COPY = (
+    "Copy a database into an empty one: SQLite to Postgres, and back. No server may use them meanwhile. Repeated after"
+    " an interruption, the command continues. Each row is read back and compared before a server can use the copy."
 )
 
 _SIZE = (
@@ -55,6 +61,9 @@ def _add_db(parser: argparse.ArgumentParser) -> None:
     compact = actions.add_parser("compact", help="return the free space of a SQLite file, while no server runs")
     add_database_url(compact)
     compact.set_defaults(run=_compact)
+    copying.add_options(
+        actions.add_parser("copy", help="copy the database into another one, while no server runs", description=_COPY)
+    )
 
 
 def _add_backup(parser: argparse.ArgumentParser) -> None:

@@ -57,6 +57,8 @@ class Config(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     drain_timeout: int = Field(default=30_000, ge=0)  # ms
+    # ms of service beside other servers before the end. Official clients ask for routes every 30 s, so it is longer.
+    handover: int = Field(default=40_000, ge=0)
     grpc_engine: Engine = "builtin"  # what speaks gRPC: the server itself, or gRPC's library
     tls: Mode = "permissive"  # with grpcio: tls if a setting of TLS is given, otherwise plaintext
     tls_cert: Path | None = None  # PEM; with tls_key. None: a self-signed certificate
@@ -104,6 +106,7 @@ class Config(BaseSettings):
         "transaction_check_interval",
         "idempotency_window",
         "drain_timeout",
+        "handover",
         "auth_max_age",
         "otlp_period",
         mode="before",

@@ -36,7 +36,7 @@ def configure(level: str, form: Literal["console", "json"], *, worker: int = 0) 
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _StandardError())),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _StandardError())),
     )
 
 

@@ -78,6 +78,7 @@ def topic(facts: TopicFacts) -> wire.Topic:
         created_at=convert.timestamp(topic.created_at_ms),
         lite_topic_count=facts.lite_topics,
         lite_expiry=None if topic.lite_expires_ms is None else convert.duration(topic.lite_expires_ms),
+        closed_because=topic.closed_because or "",
     )
 
 
@@ -265,6 +266,7 @@ def server(server: KnownServer, own_id: str) -> wire.Server:
         last_seen=convert.timestamp(server.last_seen_ms),
         running=server.is_running,
         asked=server.server_id == own_id,
+        leaving=server.leaves,
     )
 
 

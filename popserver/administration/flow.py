@@ -38,7 +38,7 @@ from popserver.model.group import Group, NewGroup, check_interval, check_interva
 from popserver.model.message import StoredMessage
 from popserver.model.names import Resource, check_group, check_topic, is_system_derived, owner_of
 from popserver.model.times import moment
-from popserver.model.topic import OFFSET_BITS, MessageType, NewTopic, check_queue_count
+from popserver.model.topic import OFFSET_BITS, MessageType, NewTopic, check_closed_because, check_queue_count
 from popserver.producing import pending_facts
 from popserver.producing.checks import Transactions
 from popserver.producing.pending_facts import After, ScheduledMessage
@@ -135,13 +135,20 @@ class Administration:
         queue_count: int | None,
         accepts: tuple[MessageType, ...] | None,
         lite_expires_ms: int | None = None,
+        closed_because: str | None = None,
     ) -> TopicFacts:
-        """Add queues, change which messages it accepts, or how long lite topics live; None keeps a value."""
+        """Add queues, change which messages it accepts, how long lite topics live, or why it is closed for producers
+        (empty: it is open). None keeps a value."""
         _check_own_topic(name)
         if queue_count is not None:
             check_queue_count(queue_count)
+        check_closed_because(name, closed_because or "")
         await self._catalog.update_topic(
-            name, queue_count=queue_count, accepts=accepts, lite_expires_ms=lite_expires_ms
+            name,
+            queue_count=queue_count,
+            accepts=accepts,
+            lite_expires_ms=lite_expires_ms,
+            closed_because=closed_because,
         )
         return await self.topic(name)
 

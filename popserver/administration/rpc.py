@@ -6,6 +6,8 @@ an answer is not complete, its status message says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.access import rights
@@ -14,10 +16,11 @@ from popserver.administration.find import MessageSearch
 from popserver.administration.flow import PAGE_MAX, Administration
 from popserver.administration.readiness import Readiness
 from popserver.catalog.groups import UpdateGroup
+from popserver.cluster.servers import Servers
 from popserver.engine.meters import Histogram
 from popserver.engine.undelivered import Undelivered
 from popserver.maintenance.patrol import Patrol
-from popserver.model.errors import AlreadyExists, BadRequest
+from popserver.model.errors import AlreadyExists, BadRequest, Unsupported
 from popserver.model.group import ConsumeFrom, HistoryLevel, LiteModel, NewGroup
 from popserver.model.retry import RetryPolicy
 from popserver.model.topic import NewTopic
@@ -33,18 +36,21 @@ class AdminMethods:
         operations: Administration,
         readiness: Readiness,
         version: str,
-        server_id: str,
+        servers: Servers,
         commits: Histogram,
         undelivered: Undelivered,
         patrol: Patrol,
+        drain: Callable[[], int] | None,
     ) -> None:
+        """`drain` begins a handover, and returns its ms; None if the server runs inside another program."""
         self._operations = operations
         self._undelivered = undelivered
         self._patrol = patrol
         self._readiness = readiness
         self._commits = commits
         self._version = version
-        self._server_id = server_id
+        self._servers = servers
+        self._drain = drain
         self.methods: dict[str, AnyMethod] = {
             "CreateTopic": Method(self.create_topic, rights.admin),
             "UpdateTopic": Method(self.update_topic, rights.admin),
@@ -69,6 +75,7 @@ class AdminMethods:
             "GetHealth": Method(self.get_health, rights.admin),
             "ConfirmClock": Method(self.confirm_clock, rights.admin),
             "RepairStore": Method(self.repair_store, rights.admin),
+            "DrainServer": Method(self.drain_server, rights.admin),
         }
 
     async def create_topic(self, request: wire.CreateTopicRequest, caller: Caller) -> wire.CreateTopicResponse:
@@ -90,6 +97,7 @@ class AdminMethods:
             request.queue_count if request.HasField("queue_count") else None,
             admin_convert.accepted_types(request.accept_message_types) or None,
             admin_convert.lite_expires_ms(request),
+            request.closed_because if request.HasField("closed_because") else None,
         )
         return wire.UpdateTopicResponse(status=status.OK, topic=admin_convert.topic(facts))
 
@@ -290,7 +298,7 @@ class AdminMethods:
             now=convert.timestamp(now.now_ms),
             oldest_overdue=convert.duration(now.oldest_overdue_ms),
             storage=admin_convert.storage(now.counts.size_bytes, space),
-            servers=[admin_convert.server(each, self._server_id) for each in now.counts.servers],
+            servers=[admin_convert.server(each, self._servers.server_id) for each in now.counts.servers],
         )
 
     async def get_health(self, _request: wire.GetHealthRequest, _caller: Caller) -> wire.GetHealthResponse:
@@ -301,6 +309,20 @@ class AdminMethods:
             ready=report.is_ready,
             checks=[wire.HealthCheck(name=each.name, ok=each.ok, reason=each.sentence) for each in report.checks],
             warnings=report.warnings,
+        )
+
+    async def drain_server(self, _request: wire.DrainServerRequest, _caller: Caller) -> wire.DrainServerResponse:
+        """A repeated request changes nothing. When it is answered, `GetStatus` shows that the server leaves."""
+        if self._drain is None:
+            raise Unsupported("this server is a part of another program; stop that program")
+        if not self._servers.can_hand_over:
+            raise BadRequest(
+                "no other server on this database can take the clients over; start another one first (popmq serve),"
+                " or stop this one with SIGTERM"
+            )
+        await self._servers.leave()
+        return wire.DrainServerResponse(
+            status=status.OK, address=self._servers.address, handover=convert.duration(self._drain())
         )
 
     async def confirm_clock(self, _request: wire.ConfirmClockRequest, _caller: Caller) -> wire.ConfirmClockResponse:

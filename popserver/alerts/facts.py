@@ -17,6 +17,8 @@ from popserver.cluster.sql import KnownServer, known
 from popserver.delivery.due import next_due_ms
 from popserver.messages import dead_letters
 from popserver.messages.pending_messages import first_due_ms
+from popserver.mirrors import records
+from popserver.mirrors.rules import MirrorRow
 from popserver.model.names import Resource
 from popserver.model.retry import HOUR_MS
 
@@ -33,6 +35,7 @@ class StoreForAlerts(NamedTuple):
     stuck: Sequence[StuckMessageGroup]
     warnings: Sequence[str]
     retrying: dict[int, Resource]
+    gone: Sequence[MirrorRow]
 
 
 def store_for_alerts(conn: Connection, now_ms: int, file: Path | None, retrying: Iterable[int]) -> StoreForAlerts:
@@ -48,6 +51,7 @@ def store_for_alerts(conn: Connection, now_ms: int, file: Path | None, retrying:
         _stuck(conn, seen.lag),
         disk.disk_warnings(file, space) if file is not None and space is not None else [],
         {each.group_id: each.name for each in catalog_facts.groups_by_id(conn, wanted, len(wanted))} if wanted else {},
+        [each for each in records.listed(conn) if each.is_lost(now_ms)],
     )
 
 

@@ -90,6 +90,7 @@ class Alerts:
             found.stuck,
             self._consumers.disagreements(HINTS_MAX),
             {name: hint(name, self._redeliveries.share(group_id, now_ms)) for group_id, name in found.retrying.items()},
+            found.gone,
         )
 
     def _growth(self, now_ms: int, ready: dict[Resource, int]) -> dict[Resource, int]:
@@ -102,4 +103,4 @@ class Alerts:
 
 
 def _is_in(alert: Alert, namespace: str) -> bool:
-    return alert.namespace == namespace or not alert.is_about_a_group
+    return alert.namespace == namespace or not alert.has_namespace

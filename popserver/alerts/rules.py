@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from popserver.administration.facts import Lag
 from popserver.cluster.sql import KnownServer
+from popserver.mirrors.rules import MirrorRow
 from popserver.model.budget import Budget
 from popserver.model.names import Resource
 from popserver.model.retry import MINUTE_MS, SECOND_MS
@@ -40,6 +41,7 @@ class AlertKind(StrEnum):
     STUCK = "message_groups_stuck"
     CONSUMERS = "consumers_differ"
     RETRIES = "many_retries"
+    MIRROR = "mirror_gone"
 
 
 class Alert(NamedTuple):
@@ -60,12 +62,18 @@ class Alert(NamedTuple):
         return f"{self.kind} {self.namespace}/{about}"
 
     @property
-    def is_about_a_group(self) -> bool:
-        return self.kind in (AlertKind.BEHIND, AlertKind.DEAD_LETTERS, AlertKind.STUCK, AlertKind.RETRIES)
+    def has_namespace(self) -> bool:
+        """Whether it is about something in a namespace, not about the server."""
+        return self.kind in _OF_NAMESPACES
 
     @property
     def path(self) -> str:
         return "/" + "/".join(quote(each, safe="") for each in self.page)
+
+
+_OF_NAMESPACES = frozenset(
+    {AlertKind.BEHIND, AlertKind.DEAD_LETTERS, AlertKind.STUCK, AlertKind.RETRIES, AlertKind.MIRROR}
+)
 
 
 class RecentDeadLetters(NamedTuple):
@@ -87,7 +95,7 @@ class StuckMessageGroup(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What alerts are found from.
+    """What alerts are found from. gone: mirrors whose lease is over without a last report.
 
     growth: how many more messages each group has ready than a minute ago. hints: sentences about the subscriptions of
     consumers; shares: sentences about retries.
@@ -104,6 +112,7 @@ class Facts(NamedTuple):
     stuck: Sequence[StuckMessageGroup]
     differing: Sequence[str]
     retrying: Mapping[Resource, str]
+    gone: Sequence[MirrorRow]
 
 
 def find(facts: Facts) -> list[Alert]:
@@ -114,6 +123,7 @@ def find(facts: Facts) -> list[Alert]:
         *map(_dead, facts.dead_letters),
         *map(_stuck, facts.stuck),
         *_of_consumers(facts),
+        *(_gone(each, facts.now_ms) for each in facts.gone),
     ]
 
 
@@ -202,6 +212,19 @@ def _of_consumers(facts: Facts) -> Iterator[Alert]:
         next_step = "Fix what fails, or receive fewer messages at a time."
         of_group = f"More than a tenth of the deliveries to {group} are retries."
         yield Alert(AlertKind.RETRIES, *group, of_group, next_step, ("groups", group.name), f"{sentence}.")
+
+
+def _gone(mirror: MirrorRow, now_ms: int) -> Alert:
+    silent_ms = max(0, now_ms - mirror.updated_at_ms)
+    return Alert(
+        AlertKind.MIRROR,
+        mirror.namespace,
+        mirror.mirror_id,
+        f"Mirror {mirror.mirror_id} of {mirror.subject} is gone: it does not report for {span(silent_ms)}.",
+        "Start it again: it continues where it was. If it is not needed any more, forget it.",
+        ("mirrors",),
+        f"It ran on {mirror.host}.",
+    )
 
 
 class AlertChange(NamedTuple):

@@ -71,7 +71,7 @@ class Broker:
         self.patrol = Patrol(reader, writer, clock)
         self.catalog = catalog = Catalog(reader, writer, self.maintenance.purge, auto_create=auto_create)
         self.paused = PausedGroups(reader, clock)
-        self.servers = Servers(database, reader, writer, clock, shared=shared, worker=worker)
+        self.servers = Servers(database, reader, writer, clock, engine.wakeups.watched, shared=shared, worker=worker)
         self.charts = Charts(
             reader, writer, clock, engine.meters.delivered, lambda: self.servers.leads, chart_series_max
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from popserver.catalog import groups, lookup, topics
+from popserver.catalog.closing import CloseQueues
 from popserver.database.notifications import GROUP, TOPIC, Invalidation
 from popserver.engine.meters import Created
 from popserver.engine.reader import Reader
@@ -187,15 +188,28 @@ class Catalog:
         queue_count: int | None = None,
         accepts: tuple[MessageType, ...] | None = None,
         lite_expires_ms: int | None = None,
+        closed_because: str | None = None,
     ) -> Topic:
-        """Add queues, or change the accepted message types, or how long lite topics live (0: for ever).
+        """Add queues, or change the accepted message types, how long lite topics live (0: for ever), or why the topic
+        is closed for producers (empty: it is open).
 
-        Raises `BadRequest` for fewer queues.
+        When it has closed a topic, no server puts a message of a producer into its queues, not even one on its way.
+        Raises `BadRequest` for fewer queues, and `TooManyRequests` if producers keep its queues locked: repeat it then.
         """
+        if closed_because == "":
+            await self._set_queues_closed(name, is_closed=False)
         changes = self._changes
-        topic = await self._writer.submit(topics.UpdateTopic(name, queue_count, accepts, lite_expires_ms))
+        change = topics.UpdateTopic(name, queue_count, accepts, lite_expires_ms, closed_because)
+        topic = await self._writer.submit(change)
         self.forget_topic(name)
+        if closed_because is not None:  # opened again: queues may have been added meanwhile
+            await self._set_queues_closed(name, is_closed=bool(closed_because))
         return self._remember_topic(name, topic, changes)
+
+    async def _set_queues_closed(self, name: Resource, *, is_closed: bool) -> None:
+        """After a closed topic has stopped most producers, and before an opened one lets them in: its queues are locked
+        without waiting, and a producer that is refused has read why."""
+        await self._writer.submit_again(CloseQueues(name, is_closed))
 
     async def delete_topic(self, name: Resource) -> None:
         """Delete the topic with its messages. Its name is free at once; its rows are removed in steps."""

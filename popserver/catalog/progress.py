@@ -56,7 +56,7 @@ class QueueToScan(NamedTuple):
     """A queue and a group's progress in it. For `start_offset` see `fifo.start_offsets`.
 
     `ready_since_ms` and `open_since_ms` are about all queues of the topic: the first message that is READY again, and
-    the message group that opened first.
+    the message group that opened first. `has_others`: other queues have messages too, and were not locked.
     """
 
     group_id: int
@@ -67,6 +67,7 @@ class QueueToScan(NamedTuple):
     end_offset: int
     ready_since_ms: int | None
     open_since_ms: int | None
+    has_others: bool
 
 
 def lock(tx: Transaction, keys: Iterable[GroupQueueKey]) -> None:

@@ -134,6 +134,11 @@ def expire_lite_topics(conn: Connection, queue_id: int) -> None:
     conn.execute(update(queue).where(queue.c.queue_id == queue_id).values(lite_expired_offset=queue.c.next_offset))
 
 
+def close(conn: Connection, topic_id: int, closed_at_ms: int | None) -> None:
+    """Let the topic's queues take no messages of producers; None: let them take some. The caller has locked them."""
+    conn.execute(update(queue).where(queue.c.topic_id == topic_id).values(closed_at_ms=closed_at_ms))
+
+
 def ahead_of(conn: Connection, now_ms: int) -> Sequence[int]:
     """The queues whose latest message was stored after `now_ms`."""
     ahead = select(queue.c.queue_id).where(queue.c.newest_stored_at_ms > now_ms).order_by(queue.c.queue_id)
@@ -203,8 +208,8 @@ _LOCKED = (
 
 def _take_to_send(has_pending: Any, count: Any, *is_chosen: Any) -> Statement:
     """It returns the columns of `SentTo`; nothing for a deleted topic, because a server that has not read the deletion
-    yet would store messages that no group reads."""
-    taken = _taking(count).where(*is_chosen, exists_with(bindparam("of_topic")))
+    yet would store messages that no group reads; and nothing for a queue that is closed for producers."""
+    taken = _taking(count).where(*is_chosen, queue.c.closed_at_ms.is_(None), exists_with(bindparam("of_topic")))
     return Statement(
         taken.returning(
             queue.c.queue_id,

@@ -32,8 +32,10 @@ class Totals(NamedTuple):
     appended: int
 
 
-def insert_queues(tx: Transaction, topic_id: int, numbers: Iterable[int]) -> None:
-    rows = [{"topic_id": topic_id, "number": number, "min_offset": 0, "next_offset": 0} for number in numbers]
+def insert_queues(tx: Transaction, topic_id: int, numbers: Iterable[int], *, is_closed: bool = False) -> None:
+    """`is_closed`: they take no messages of producers."""
+    first: dict[str, int | None] = {"min_offset": 0, "next_offset": 0, "closed_at_ms": tx.now_ms if is_closed else None}
+    rows = [{"topic_id": topic_id, "number": number, **first} for number in numbers]
     tx.conn.execute(insert(queue), rows)
 
 

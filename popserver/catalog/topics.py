@@ -22,7 +22,7 @@ from popserver.database.notifications import NEW_TOPIC, TOPIC, Invalidation
 from popserver.database.rows import RowStatement, encode_rows, rows_parameter
 from popserver.database.schema import topic as topic_table
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out_each
-from popserver.model.errors import AlreadyExists, BadRequest, PopError
+from popserver.model.errors import AlreadyExists, BadRequest, PopError, TopicClosed, TopicNotFound
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic, Topic, check_lite
 
@@ -35,6 +35,7 @@ class _TopicRow(NamedTuple):
     created_at_ms: int
     fifo_queues: int
     lite_expires_ms: int | None
+    closed_because: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,15 @@ class CreateTopic(Request[Topic]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateTopic(Request[Topic]):
-    """None leaves a value unchanged. `lite_expires_ms` 0: lite topics do not expire."""
+    """None leaves a value unchanged. `lite_expires_ms` 0: lite topics do not expire. `closed_because` empty: the topic
+    takes messages of producers again."""
 
     phase: ClassVar = Phase.CATALOG
     name: Resource
     queue_count: int | None = None
     accepts: tuple[MessageType, ...] | None = None
     lite_expires_ms: int | None = None
+    closed_because: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,18 @@ def topic_ids_of(conn: Connection, names: Collection[Resource]) -> dict[Resource
     return {Resource(row.namespace, row.name): row.topic_id for row in rows}
 
 
+def refusal_of_sends(conn: Connection, topic: Topic) -> PopError | None:
+    """Why the topic takes no messages of producers; None if it takes them."""
+    row = _CLOSED_BECAUSE.first(conn, {"topic_id": topic.topic_id})
+    if row is None:
+        return TopicNotFound(f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}")
+    return None if row.closed_because is None else topic_closed(topic.name, row.closed_because)
+
+
+def topic_closed(name: Resource, because: str) -> TopicClosed:
+    return TopicClosed(f"topic '{name}' is closed for producers: {because}")
+
+
 def is_there(conn: Connection, topic_id: int) -> bool:
     """Whether a topic with this id exists and is not deleted."""
     return bool(conn.execute(_IS_THERE, {"topic_id": topic_id}).scalar())
@@ -205,14 +220,17 @@ def update_topic(tx: Transaction, request: UpdateTopic) -> Topic | PopError:
     if refusal := _refusal(found, request):
         return refusal
     have = len(found.queues)
+    is_closed = bool(found.closed_because if request.closed_because is None else request.closed_because)
     if request.queue_count is not None and request.queue_count > have:
-        insert_queues(tx, found.topic_id, range(have, request.queue_count))
+        insert_queues(tx, found.topic_id, range(have, request.queue_count), is_closed=is_closed)
         progress.begin_in_new_queues(tx.conn, found.topic_id)
     values: dict[str, object] = {}
     if request.accepts is not None:
         values["accepts"] = ",".join(request.accepts)
     if request.lite_expires_ms is not None:
         values["lite_expires_ms"] = request.lite_expires_ms or None
+    if request.closed_because is not None:
+        values["closed_because"] = request.closed_because or None
     if values:
         tx.conn.execute(update(topic_table).where(topic_table.c.topic_id == found.topic_id).values(**values))
     tx.ready_topics.add(found.topic_id)
@@ -256,7 +274,8 @@ def _topic(row: _TopicRow, queues: Iterable[QueueRow]) -> Topic:
     accepts = tuple(MessageType(kind) for kind in row.accepts.split(","))
     name = Resource(row.namespace, row.name)
     queues_of = message_queues(queues)
-    return Topic(row.topic_id, name, queues_of, accepts, row.created_at_ms, row.fifo_queues, row.lite_expires_ms)
+    rest = row.created_at_ms, row.fifo_queues, row.lite_expires_ms, row.closed_because
+    return Topic(row.topic_id, name, queues_of, accepts, *rest)
 
 
 # For joins by `topic_id`: the topics that are not deleted.
@@ -273,6 +292,16 @@ def exists_with(topic_id: ColumnElement[int]) -> ColumnElement[bool]:
     return exists().where(topic_table.c.topic_id == topic_id, topic_table.c.deleted_at_ms.is_(None))
 
 
+class _ClosedRow(NamedTuple):
+    closed_because: str | None
+
+
+_CLOSED_BECAUSE = RowStatement(
+    _ClosedRow,
+    select(topic_table.c.closed_because).where(
+        topic_table.c.topic_id == bindparam("topic_id"), topic_table.c.deleted_at_ms.is_(None)
+    ),
+)
 _IS_THERE = select(exists_with(bindparam("topic_id")))
 _IS_IT = topic_table.c.topic_id == bindparam("of_topic")
 _LOCK = select(topic_table.c.topic_id).where(_IS_IT).with_for_update()

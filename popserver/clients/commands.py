@@ -97,6 +97,11 @@ class Commands:
         with suppress(PopError):
             await self.send(client_id, LoseLiteTopic(lite_topic))
 
+    async def turn(self, client_id: str) -> None:
+        """Let a client of PopMQ go to another of its addresses, if it has a session here."""
+        with suppress(PopError):
+            await self.send(client_id, Reconnect())
+
     async def ask(self, client_id: str, command: Command, within_s: float) -> Answer:
         """The client's answer. Raises as `send` does, and `TooManyRequests`."""
         if len(self._asked) >= WAITING_MAX:

@@ -82,14 +82,13 @@ class RouteMethods:
     def _brokers(self, dialled: pb.Endpoints) -> list[pb.Broker]:
         """This server and the others that share its database. A client that sent several addresses knows them."""
         own = self._endpoints(dialled)
-        servers = self._members.reachable()
-        if len(servers) == 1 or len(own.addresses) > 1:
+        servers, own_address = self._members.reachable(), self._members.address
+        if len(own.addresses) > 1 or (len(servers) == 1 and servers[0].address == own_address):
             return [convert.broker(convert.BROKER_NAME, own)]
-        own_id = self._members.server_id
         return [
             convert.broker(
                 f"{convert.BROKER_NAME}-{each.address or each.server_id}",
-                own if each.server_id == own_id else convert.endpoints(*split_address(each.address)),
+                own if each.address == own_address else convert.endpoints(*split_address(each.address)),
             )
             for each in servers
         ]

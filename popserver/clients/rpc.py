@@ -55,6 +55,7 @@ class SessionMethods:
         self._store_host = store_host
         self._capabilities = settings.capabilities(has_idempotency_keys=has_idempotency_keys)
         self._streams: dict[asyncio.Task[object], Caller] = {}
+        self._turning: set[asyncio.Task[object]] = set()  # those of PopMQ's own clients
         self._closing = False
         self.methods: dict[str, AnyMethod] = {
             "Heartbeat": Method(self.heartbeat, rights.group_if_named, anonymous=True),
@@ -94,6 +95,8 @@ class SessionMethods:
                     send_command = command_frames.sender(caller, writer.write, self._store_host)
                     self._commands.joined(caller.client_id, stream, send_command)
                     await writer.write(answer)
+                    if settings.SERVER in answer.settings.client_properties:
+                        self._turning.add(stream)
                     member_stream.open(answer.settings)
                     if answer.settings.client_type == pb.PRODUCER:
                         await self._begin_session(answer.settings, caller, stream, writer.write)
@@ -104,6 +107,7 @@ class SessionMethods:
                 raise
         finally:
             del self._streams[stream]
+            self._turning.discard(stream)
             writer.close()
             member_stream.close()
             self._commands.left(caller.client_id, stream)
@@ -130,6 +134,12 @@ class SessionMethods:
                 caller.require(caller.stands_on)
             except PopError:
                 stream.cancel()
+
+    async def send_away(self) -> None:
+        """Let PopMQ's clients go to another of their addresses. Other clients go where routes lead them."""
+        async with asyncio.TaskGroup() as telling:
+            for stream in self._turning:
+                telling.create_task(self._commands.turn(self._streams[stream].client_id))
 
     def close(self) -> None:
         """End all telemetry streams. The clients do not count as gone, because they will come back."""

@@ -49,6 +49,7 @@ CLIENT_PROPERTY_NAME_LENGTH_MAX = 64
 CLIENT_PROPERTY_VALUE_LENGTH_MAX = 256
 SUBSCRIPTION_VERSION = "popmq.subscription_version"
 CAPABILITIES = ["admin", "batch", "legacy", "lite", "pull-batch", "receive-batch"]
+SERVER = "popmq.server"  # in answers to PopMQ's own clients
 MODEL = "popmq.model"
 
 _SIGNS_METRICS = frozenset({pb.JAVA, pb.DOT_NET})
@@ -91,7 +92,7 @@ async def merge(
     merged.metric.Clear()
     merged.metric.on = False
     if _is_ours(sent):
-        merged.client_properties["popmq.server"] = version
+        merged.client_properties[SERVER] = version
         merged.client_properties["popmq.capabilities"] = capabilities
     return merged
 

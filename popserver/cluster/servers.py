@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -28,12 +29,13 @@ from popserver.cluster.sql import (
     Server,
     clock_ms,
 )
-from popserver.database import notifications
+from popserver.cluster.wants import Wants
 from popserver.database.database import Database
 from popserver.database.notifications import SERVERS, Notification
 from popserver.engine.clock import Alarm, Clock
 from popserver.engine.reader import Reader
 from popserver.engine.transaction import Transaction
+from popserver.engine.wakeups import WatchedTopics
 from popserver.engine.writer import Writer
 from popserver.model.errors import PopError
 from popserver.model.retry import CLIENT_LAPSE_MS, SECOND_MS
@@ -42,6 +44,7 @@ JUDGE_OTHERS_AFTER_MS = 10 * SECOND_MS
 # After this time without a heartbeat other servers may have released the clients of this server. It is one heartbeat
 # less than their limit, because their clocks differ a little.
 ABSENT_MS = CLIENT_LAPSE_MS - HEARTBEAT_MS
+LEAVE_S = 1.0  # a database that does not answer delays the end of a server no longer than this
 
 log = structlog.get_logger("popserver.members")
 
@@ -61,7 +64,15 @@ class Servers:
     """This server and the other servers of its database. Without a shared database it is always alone."""
 
     def __init__(
-        self, database: Database, reader: Reader, writer: Writer, clock: Clock, *, shared: bool, worker: int = 0
+        self,
+        database: Database,
+        reader: Reader,
+        writer: Writer,
+        clock: Clock,
+        watched: WatchedTopics,
+        *,
+        shared: bool,
+        worker: int = 0,
     ) -> None:
         """`worker`: its number among the processes with one address; 0: no other process has its address."""
         self.server_id = secrets.token_hex(6) + (f"-{worker}" if worker else "")
@@ -77,6 +88,7 @@ class Servers:
         self.address = ""
         self._feed = NotificationFeed(database, self._on_notification, self._on_missed) if shared else None
         self._failover = FailoverWatch(database, writer) if shared else None
+        self._wants = Wants(watched, writer, clock) if shared else None
         # The writer's thread reads it. Until the first heartbeat there may be other servers.
         self._is_alone = not shared
         self._present_since_ms: int | None = None
@@ -86,6 +98,7 @@ class Servers:
         self._again = False
         self._has_missed = False  # report lost notifications as soon as the database answers
         self._closed = False
+        self._leaves = False
 
     @property
     def is_shared(self) -> bool:
@@ -115,6 +128,20 @@ class Servers:
         if self._shared:
             await self._heartbeat()
 
+    async def leave(self) -> None:
+        """From now on routes name only the other servers: this one stops soon. Until `close` it runs as before."""
+        if not self._shared or self._leaves:
+            return
+        self._leaves = True
+        with suppress(PopError, TimeoutError):  # then routes name it until a later heartbeat
+            async with asyncio.timeout(LEAVE_S):
+                await self._writer.submit(self._own_heartbeat(judges=False))
+
+    @property
+    def can_hand_over(self) -> bool:
+        """Whether clients can go to another server, which does not leave. Workers of one address are one server."""
+        return any(not each.leaves and each.address != (self.address or None) for each in self.others)
+
     async def idle(self) -> None:
         while self._heartbeat_task is not None:
             await asyncio.wait([self._heartbeat_task])
@@ -136,9 +163,10 @@ class Servers:
             await self._failover.close()
 
     def reachable(self) -> list[Server]:
-        """The servers for routes, including this one; sorted by address, each address once."""
-        by_address = {each.address: each for each in reversed(self.others) if each.address}
-        by_address[self.address] = Server(self.server_id, self.address)
+        """The servers for routes, including this one unless it leaves; sorted by address, each address once."""
+        by_address = {each.address: each for each in reversed(self.others) if each.address and not each.leaves}
+        if not self._leaves or not by_address:
+            by_address[self.address] = Server(self.server_id, self.address)
         return [by_address[address] for address in sorted(by_address)]
 
     def is_elsewhere(self, address: str) -> bool:
@@ -149,7 +177,8 @@ class Servers:
         """The notification to other servers for this transaction; empty for none. The writer's thread calls it."""
         if self._is_alone and not tx.signals:
             return ""
-        return notifications.encode(self.server_id, tx.ready_topics, tx.invalidations, tx.signals, tx.ready_lite)
+        assert self._wants is not None
+        return self._wants.notification(self.server_id, tx)
 
     async def attach(self, client_id: str, *, inherits: bool = False) -> None:
         """Record that a push consumer has connected to this server. Its holds from all servers last as long."""
@@ -165,14 +194,19 @@ class Servers:
     def _on_notification(self, notification: Notification) -> None:
         if notification.sender == self.server_id:
             return
+        assert self._wants is not None
         # A server that sends notifications is running, even if its heartbeat is late.
         if SERVERS in notification.signals or (notification.sender and notification.sender not in self._ids()):
             self._is_alone = False
+            self._wants.unsure()
             self._begin_heartbeat()
+        self._wants.heard(notification)
         self._events.on_notification(notification)
 
     def _on_missed(self) -> None:
         assert self._feed is not None
+        assert self._wants is not None
+        self._wants.missed()
         if self._feed.is_up:
             self._has_missed = False
             self._events.on_missed()
@@ -210,7 +244,7 @@ class Servers:
             self._present_since_ms = now_ms
         # A server that had no heartbeats itself, perhaps like all others, cannot decide which others are gone.
         judges = now_ms - self._present_since_ms >= JUDGE_OTHERS_AFTER_MS
-        result = await self._writer.submit(Heartbeat(self.server_id, self.address, judges, self._clock.ahead_ms()))
+        result = await self._writer.submit(self._own_heartbeat(judges=judges))
         was_away = result.is_new or self._clock.now_ms() - self._last_heartbeat_ms > ABSENT_MS
         self._last_heartbeat_ms = now_ms
         self._clock.start_at_least(result.newest_ms)
@@ -220,12 +254,19 @@ class Servers:
         await self._reader.read(lambda conn: self._clock.follow(lambda: clock_ms(conn)))
         self._set_alarm()
 
+    def _own_heartbeat(self, *, judges: bool) -> Heartbeat:
+        return Heartbeat(self.server_id, self.address, judges, self._clock.ahead_ms(), self._leaves)
+
     def _update(self, result: HeartbeatResult) -> None:
         before, now = self._ids(), {each.server_id for each in result.others}
         self.others = result.others
         self._other_addresses |= {each.address for each in result.others if each.address}
         # The writer is one thread, so commits without notifications come before `AdoptClients`, which makes all check.
         self._is_alone = not now and self._feed is not None and self._feed.is_up
+        if self._wants is not None:
+            self._wants.agree_on(now, is_alone=self._is_alone)
+        # One that comes back may have missed notifications, for the others did not count it any more.
+        self._adopted &= now
         if now - self._adopted:
             self._adopt_clients(now)
         for client_id in result.left_behind:

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, literal_column, or_, select, text, tuple_, update
 
-from popserver.database.notifications import EVERYTHING, SERVERS
+from popserver.database.notifications import EVERYTHING, SERVERS, WANTS
 from popserver.database.rows import encode_column, encode_rows, rows_parameter
 from popserver.database.schema import client, server
 from popserver.engine.transaction import STEP_ROWS_MAX, Phase, Request, Transaction, carries_out, carries_out_each
@@ -23,13 +23,15 @@ from popserver.model.retry import CLIENT_LAPSE_MS, SECOND_MS
 HEARTBEAT_MS = 1 * SECOND_MS
 LONE_HEARTBEAT_MS = 3 * SECOND_MS  # if there is no other server
 SERVER_LAPSE_MS = 4 * SECOND_MS
+STOPPED = 2  # in `leaves`
 
 
 class Server(NamedTuple):
-    """A running server; `address` is its address for clients, empty if unknown."""
+    """A running server. `address`: for clients, empty if unknown. `leaves`: it stops soon, and no route names it."""
 
     server_id: str
     address: str
+    leaves: bool = False
 
 
 class KnownServer(NamedTuple):
@@ -39,6 +41,7 @@ class KnownServer(NamedTuple):
     address: str
     last_seen_ms: int
     is_running: bool
+    leaves: bool = False
 
 
 class HeartbeatResult(NamedTuple):
@@ -52,18 +55,22 @@ class HeartbeatResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Request[HeartbeatResult]):
-    """A server's heartbeat. `judges`: the server ran all the time, so it may decide which other servers are gone."""
+    """A server's heartbeat.
+
+    `judges`: the server ran all the time, so it may decide which other servers are gone. `leaves`: it stops soon.
+    """
 
     phase: ClassVar = Phase.HEARTBEAT
     server_id: str
     address: str
     judges: bool
     ahead_ms: int = 0  # how far its time is ahead of the database's clock
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Leave(Request[None]):
-    """A server stops. Its clients have the usual time to connect to another server."""
+    """A server has stopped. Its clients have the usual time to connect to another server."""
 
     phase: ClassVar = Phase.LEAVE
     server_id: str
@@ -97,6 +104,21 @@ class AdoptClients(Request[None]):
     phase: ClassVar = Phase.ADOPT_CLIENTS
 
 
+@dataclass(frozen=True, slots=True)
+class AnnounceWants(Request[None]):
+    """Announce to the other servers of which topics this one wants to be notified."""
+
+    phase: ClassVar = Phase.ANNOUNCE_WANTS
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyLate(Request[None]):
+    """Notify the other servers of these topics: they did not want it when messages were committed, and want it now."""
+
+    phase: ClassVar = Phase.NOTIFY_LATE
+    topics: frozenset[int]
+
+
 @carries_out_each(Leave)
 def leave(tx: Transaction, request: Leave) -> None:
     tx.conn.execute(_UNLIST, {"its_id": request.server_id})
@@ -106,6 +128,16 @@ def leave(tx: Transaction, request: Leave) -> None:
 @carries_out_each(AdoptClients)
 def adopt_clients(tx: Transaction, _: AdoptClients) -> None:
     tx.signal(EVERYTHING)
+
+
+@carries_out_each(AnnounceWants)
+def announce_wants(tx: Transaction, _: AnnounceWants) -> None:
+    tx.signal(WANTS)
+
+
+@carries_out_each(NotifyLate)
+def notify_late(tx: Transaction, request: NotifyLate) -> None:
+    tx.ready_topics |= request.topics
 
 
 @carries_out(AttachClient, DetachClient)
@@ -146,13 +178,14 @@ def ahead_ms(conn: Connection, system_ms: int) -> int | None:
 
 
 def known(conn: Connection, now_ms: int) -> list[KnownServer]:
-    """The servers by address, without those that have reported that they stop.
+    """The servers by address, without those that have reported that they have stopped.
 
     For each address: the servers that run, several if they are workers; if none runs, the one with the last heartbeat.
     """
     by_address: dict[str, list[KnownServer]] = {}
     for row in conn.execute(_KNOWN, {"since_ms": now_ms - SERVER_LAPSE_MS}):
-        found = KnownServer(row.server_id, row.address, row.last_seen_ms, row.last_seen_ms > now_ms - SERVER_LAPSE_MS)
+        is_running = row.last_seen_ms > now_ms - SERVER_LAPSE_MS
+        found = KnownServer(row.server_id, row.address, row.last_seen_ms, is_running, bool(row.leaves))
         of_address = by_address.setdefault(row.address or row.server_id, [])
         if found.is_running or not of_address:
             of_address.append(found)
@@ -168,10 +201,16 @@ def unattended(conn: Connection, clients: Sequence[str]) -> list[str]:
 @carries_out_each(Heartbeat)
 def heartbeat(tx: Transaction, request: Heartbeat) -> HeartbeatResult:
     """Write heartbeats. Remove servers that stopped long ago, after their clients were taken over."""
-    names = {"its_id": request.server_id, "at": request.address, "now_ms": tx.now_ms, "ahead": request.ahead_ms}
+    names = {
+        "its_id": request.server_id,
+        "at": request.address,
+        "now_ms": tx.now_ms,
+        "ahead": request.ahead_ms,
+        "leaves_now": int(request.leaves),
+    }
     is_new = False
     if not tx.conn.execute(_AGAIN, names).rowcount:
-        is_new = not tx.conn.execute(_ELSEWHERE, names).rowcount
+        is_new = not tx.conn.execute(_CHANGED, names).rowcount
         if is_new:
             tx.conn.execute(_FIRST, names)
         tx.signal(SERVERS)
@@ -181,7 +220,7 @@ def heartbeat(tx: Transaction, request: Heartbeat) -> HeartbeatResult:
     since_ms = tx.now_ms - SERVER_LAPSE_MS
     others = tx.conn.execute(_OTHERS, {"own_id": request.server_id, "since_ms": since_ms}).all()
     return HeartbeatResult(
-        tuple(Server(each.server_id, each.address) for each in others),
+        tuple(Server(each.server_id, each.address, bool(each.leaves)) for each in others),
         left_behind,
         max((each.last_seen_ms for each in others), default=0),
         is_new,
@@ -242,31 +281,41 @@ def _write(tx: Transaction, before: set[tuple[str, str]], after: set[tuple[str, 
 
 _AGAIN = (
     update(server)
-    .where(server.c.server_id == bindparam("its_id"), server.c.address == bindparam("at"))
+    .where(
+        server.c.server_id == bindparam("its_id"),
+        server.c.address == bindparam("at"),
+        server.c.leaves == bindparam("leaves_now"),
+    )
     .values(last_seen_ms=bindparam("now_ms"), ahead_ms=bindparam("ahead"))
 )
-_ELSEWHERE = (
+_CHANGED = (
     update(server)
     .where(server.c.server_id == bindparam("its_id"))
-    .values(address=bindparam("at"), last_seen_ms=bindparam("now_ms"), ahead_ms=bindparam("ahead"))
+    .values(
+        address=bindparam("at"),
+        last_seen_ms=bindparam("now_ms"),
+        ahead_ms=bindparam("ahead"),
+        leaves=bindparam("leaves_now"),
+    )
 )
 _FIRST = insert(server).values(
     server_id=bindparam("its_id"),
     address=bindparam("at"),
     last_seen_ms=bindparam("now_ms"),
     ahead_ms=bindparam("ahead"),
+    leaves=bindparam("leaves_now"),
 )
-_UNLIST = update(server).where(server.c.server_id == bindparam("its_id")).values(address="")
+_UNLIST = update(server).where(server.c.server_id == bindparam("its_id")).values(address="", leaves=STOPPED)
 _OTHERS = (
-    select(server.c.server_id, server.c.address, server.c.last_seen_ms)
+    select(server.c.server_id, server.c.address, server.c.last_seen_ms, server.c.leaves)
     .where(server.c.server_id != bindparam("own_id"), server.c.last_seen_ms > bindparam("since_ms"))
     # If two servers have one address, the newer one comes first: it has replaced the other, which was killed.
     .order_by(server.c.address, server.c.last_seen_ms.desc())
 )
 _KNOWN = (
-    select(server.c.server_id, server.c.address, server.c.last_seen_ms)
-    # A server that stops clears its address. A server without an address counts while it runs.
-    .where(or_(server.c.address != "", server.c.last_seen_ms > bindparam("since_ms")))
+    select(server.c.server_id, server.c.address, server.c.last_seen_ms, server.c.leaves)
+    # A server without an address counts while it runs.
+    .where(server.c.leaves != STOPPED, or_(server.c.address != "", server.c.last_seen_ms > bindparam("since_ms")))
     .order_by(server.c.address, server.c.last_seen_ms.desc())
 )
 _AHEAD = select(func.max(server.c.ahead_ms)).where(

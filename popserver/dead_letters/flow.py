@@ -6,13 +6,12 @@ between. After an interruption the work continues where it stopped.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import structlog
 
@@ -33,10 +32,9 @@ from popserver.dead_letters.rules import (
     check_repair,
 )
 from popserver.engine.reader import Reader
-from popserver.engine.transaction import Request
 from popserver.engine.writer import Writer
 from popserver.filters import sql as filters_sql
-from popserver.model.errors import BadRequest, IllegalMessageId, TooManyRequests
+from popserver.model.errors import BadRequest, IllegalMessageId
 from popserver.model.group import Group
 from popserver.model.names import Resource, check_group, check_topic, check_topic_to_send
 from popserver.model.states import PlanState
@@ -48,10 +46,6 @@ PAGE_DEFAULT = 32
 STEP_MAX = 1_000
 PLANS_MAX = 1_000  # in one answer
 STEPS_OF_A_CALL = 100  # steps of recording a plan in one call, so that the call ends before its deadline
-TRIES = 5  # of a step that is refused because of another server's lock
-PAUSE_S = 0.02
-
-S = TypeVar("S")
 
 log = structlog.get_logger("popserver.redrives")
 
@@ -94,7 +88,7 @@ class Redrives:
         )
         purged = 0
         if page.ids:
-            purged = await self._submit(PurgeLetters(group, page.ids))
+            purged = await self._writer.submit_again(PurgeLetters(group, page.ids))
             log.info("dead letters purged", group=str(group.name), count=purged)
         return purged, page.next_after_id
 
@@ -115,7 +109,7 @@ class Redrives:
         new = NewPlan(
             plan_id, found.group, PlanState.DRAFT, reason, _as_text(found.selection), found.target, created_by
         )
-        await self._submit(new)
+        await self._writer.submit_again(new)
         for _ in range(STEPS_OF_A_CALL):
             plan = await self._facts(plan_id)
             if plan.state is not PlanState.DRAFT:
@@ -126,13 +120,13 @@ class Redrives:
     async def run(self, plan_id: str, limit: int) -> RedriveResult:
         """Redrive the next messages of a plan in one transaction; `limit` 0 means 1,000."""
         check_plan_id(plan_id)
-        done = await self._submit(RunPlan(plan_id, _page(limit, STEP_MAX)))
+        done = await self._writer.submit_again(RunPlan(plan_id, _page(limit, STEP_MAX)))
         return RedriveResult(await self._facts(plan_id), done.redriven, done.skipped)
 
     async def cancel(self, plan_id: str) -> PlanFacts:
         """Cancel a plan: messages that it has not redriven yet stay dead letters."""
         check_plan_id(plan_id)
-        await self._submit(CancelPlan(plan_id))
+        await self._writer.submit_again(CancelPlan(plan_id))
         return await self._facts(plan_id)
 
     async def redrive(
@@ -154,7 +148,7 @@ class Redrives:
         group = await self._reader.read(lambda conn: facts.group(conn, group_name))
         target = await self._reader.read(lambda conn: selecting.find_target(conn, target_name))
         new = NewPlan(plan_id, group, PlanState.RUNNING, reason, "{}", target, created_by)
-        await self._submit(RedriveNow(new, orders))
+        await self._writer.submit_again(RedriveNow(new, orders))
         ids = [each.dead_letter_id for each in orders]
         return await self._reader.read(lambda conn: plan_facts.redrives_of(conn, plan_id, ids))
 
@@ -184,24 +178,13 @@ class Redrives:
         next_id = page.next_after_id
         is_last = next_id is None or next_id >= up_to_id
         step = PlanStep(plan.plan_id, after_id, up_to_id if next_id is None else next_id, ids, is_last)
-        await self._submit(step)
+        await self._writer.submit_again(step)
 
     async def _facts(self, plan_id: str) -> PlanFacts:
         found = await self._reader.read(lambda conn: plan_facts.plan(conn, plan_id))
         if found is None:
             raise no_such_plan(plan_id)
         return found
-
-    async def _submit(self, request: Request[S]) -> S:
-        """Submit a step, and repeat it if it is refused because of another server's lock."""
-        for tries_left in reversed(range(TRIES)):
-            try:
-                return await self._writer.submit(request)
-            except TooManyRequests:
-                if not tries_left:
-                    raise
-                await asyncio.sleep(PAUSE_S)
-        raise AssertionError("the last try returns or raises")
 
 
 def _as_text(meant: tuple[Selection, int]) -> str:

@@ -27,6 +27,7 @@ from popserver.delivery.retry_topic import as_it_was_sent
 from popserver.engine.transaction import FinishOrder, Transaction, in_steps
 from popserver.messages import by_key, dead_letters, redrives, stored
 from popserver.model.group import Group
+from popserver.model.message import Message
 from popserver.model.names import dead_letter_topic
 from popserver.model.states import Event, State
 from popserver.model.topic import SYSTEM_QUEUES, NewTopic, message_key
@@ -69,6 +70,16 @@ class NewDeadLetter(NamedTuple):
     reason: str
 
 
+class ImportedLetter(NamedTuple):
+    """A dead letter of another broker: the message, the topic in which it died, and the facts."""
+
+    message: Message
+    topic_id: int
+    attempt: int
+    reason: str
+    dead_at_ms: int
+
+
 def move_to_dead_letters(
     tx: Transaction, group: Group, candidates: Sequence[DeadLetterCandidate], event: Event, reason: str
 ) -> None:
@@ -91,13 +102,16 @@ class NewDeadLetters:
 
     def __init__(self) -> None:
         self.letters: dict[tuple[int, int], NewDeadLetter] = {}
+        self.imported: list[tuple[Group, Sequence[ImportedLetter]]] = []
 
     def finish(self, tx: Transaction) -> None:
-        if self.letters:
+        if self.letters or self.imported:
             dialect_of(tx.conn).lock(tx.conn, _IN_ORDER_OF_IDS)
         for _, several in groupby(sorted(self.letters), key=lambda each: each[0]):
             for step in in_steps([self.letters[each] for each in several]):
                 _write(tx, step)
+        for group, imported in self.imported:
+            _import(tx, group, imported)
 
 
 def _with_origins(
@@ -127,6 +141,30 @@ def _write(tx: Transaction, letters: Sequence[NewDeadLetter]) -> None:
         dead_letters.remove(tx, [row.dead_letter_id for row in before.values()])
         copy_of |= {origin_key: row.copy_key for origin_key, row in before.items()}
     dead_letters.add(tx, [_facts(tx, each, copy_of[each.candidate.origin_key]) for each in letters])
+
+
+def _import(tx: Transaction, group: Group, letters: Sequence[ImportedLetter]) -> None:
+    """Store the messages in the dead-letter topic as originals: each is the origin and the copy of its dead letter."""
+    topic = topics.ensure_topic(tx, NewTopic(dead_letter_topic(group.name), SYSTEM_QUEUES))
+    queue = topic.queues[0]
+    taken = queue_offsets.take(tx, queue.queue_id, len(letters))
+    assert taken is not None, "the topic was found or made in this transaction"
+    first_key = message_key(queue.queue_id, taken.first)
+    stored.add(tx, topic, taken.stored_at_ms, first_key, [each.message for each in letters])
+    facts: list[dict[str, int | str]] = [
+        {
+            "group_id": group.group_id,
+            "origin_key": key,
+            "origin_topic_id": each.topic_id,
+            "copy_key": key,
+            "attempt": each.attempt,
+            "reason": each.reason,
+            "dead_at_ms": each.dead_at_ms,
+        }
+        for key, each in enumerate(letters, start=first_key)
+    ]
+    dead_letters.add(tx, facts)
+    tx.ready_topics.add(topic.topic_id)
 
 
 def _facts(tx: Transaction, letter: NewDeadLetter, copy_key: int) -> dict[str, int | str]:

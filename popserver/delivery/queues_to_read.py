@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import (
+    BigInteger,
     BindParameter,
     Executable,
     FromClause,
     Select,
     bindparam,
+    false,
+    func,
     literal_column,
     null,
     or_,
@@ -78,7 +81,7 @@ def _queue_queries(dialect: Dialect, *, takes_groups: bool) -> QueueQueries:
     )
 
 
-def _columns(at: FromClause, queues: FromClause, open_since_ms: Any) -> list[Any]:
+def _columns(at: FromClause, queues: FromClause, open_since_ms: Any, has_others: Any = None) -> list[Any]:
     """The columns of a `QueueToScan`; `at` is the group's progress."""
     return [
         at.c.group_id,
@@ -89,6 +92,7 @@ def _columns(at: FromClause, queues: FromClause, open_since_ms: Any) -> list[Any
         queues.c.next_offset.label("end_offset"),
         ready.SINCE_MS.label("ready_since_ms"),
         (null() if open_since_ms is None else open_since_ms).label("open_since_ms"),
+        (false() if has_others is None else has_others).label("has_others"),
     ]
 
 
@@ -109,11 +113,17 @@ def _joined_queues(open_since_ms: Any, *where: Any) -> Select[Any]:
     )
 
 
-def _newest_queues(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
-    """The queues by the newest version of each queue and of the group's progress in it (`database.newest`)."""
+def _newest_rows() -> tuple[FromClause, FromClause]:
+    """The queues of the topic, and beside each the group's progress in it."""
     topics = select(_OF_TOPIC.label("topic_id")).subquery("topics")
     queues = newest_queues(topics)
     at = newest_of("row_of_queue", _OF_GROUP, queues.c.queue_id).lateral("at")
+    return queues, at
+
+
+def _newest_queues(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
+    """The queues by the newest version of each queue and of the group's progress in it (`database.newest`)."""
+    queues, at = _newest_rows()
     found = queues.join(at, true())
     if is_locked:
         # Only progress in queues that have something to read is locked: other servers skip locked progress.
@@ -126,6 +136,43 @@ def _newest_queues(open_since_ms: Any, *, is_locked: bool) -> Select[Any]:
         found, at = found.join(locked, true()), locked
     query = select(*_columns(at, queues, open_since_ms)).select_from(found).order_by(queues.c.number)
     return query if is_locked else query.where(_is_to_read(at, queues, open_since_ms))
+
+
+def _enough_queues() -> Select[Any]:
+    """Those of the queues that have `enough` messages together, in the order to read them, with locks.
+
+    The other queues stay free for other servers. `turn` chooses the first one.
+    """
+    queues, at = _newest_rows()
+    behind = (
+        select(queues.c.queue_id, queues.c.min_offset, queues.c.next_offset)
+        .add_columns(
+            (queues.c.next_offset - func.greatest(at.c.next_offset, queues.c.min_offset)).label("waiting"),
+            (func.row_number().over(order_by=queues.c.number) - 1).label("place"),
+            (bindparam("turn", type_=BigInteger) % func.count().over()).label("first_place"),
+        )
+        .select_from(queues.join(at, true()))
+        .where(_is_to_read(at, queues, None))
+        .subquery("behind")
+    )
+    order, waiting = (behind.c.place < behind.c.first_place, behind.c.place), func.sum(behind.c.waiting)
+    counted = select(
+        *behind.c,
+        func.coalesce(waiting.over(order_by=order, rows=(None, -1)), 0).label("waiting_before"),
+        waiting.over().label("waiting_in_all"),
+    ).subquery("counted")
+    enough = bindparam("enough", type_=BigInteger)
+    locked = (
+        newest_of("row_to_lock", _OF_GROUP, counted.c.queue_id)
+        .where(counted.c.waiting_before < enough)
+        .with_for_update(skip_locked=True)
+        .lateral("locked")
+    )
+    return (
+        select(*_columns(locked, counted, None, counted.c.waiting_in_all > enough))
+        .select_from(counted.join(locked, true()))
+        .order_by(counted.c.place < counted.c.first_place, counted.c.place)
+    )
 
 
 # In a topic of lite topics each queue has lite topics of any client, so a receive reads all queues that are not locked.
@@ -141,6 +188,8 @@ IS_MORE_OF_LITE: Select[Any] = select(literal_column("1")).where(
         .exists(),
     )
 )
+# On Postgres, of messages without message groups that no filter judges: as many queues as a search needs.
+ENOUGH_QUEUES = RowStatement(QueueToScan, _enough_queues())
 # By whether open message groups count too.
 QUEUE_QUERIES = {
     False: PerDialect(lambda dialect: _queue_queries(dialect, takes_groups=False)),

@@ -85,8 +85,8 @@ def copies_of(conn: Connection, group: Group, key: int) -> list[RetryMessage]:
     if own_id is None:
         return []
     origin_key = _first_key(conn, own_id, key)
-    rows = by_key.namesakes(conn, key, own_id)
-    found = [(row.message_key, retry_origin_of(properties_of(row.properties))) for row in rows]
+    stored_with = [(row.message_key, properties_of(row.properties)) for row in by_key.namesakes(conn, key, own_id)]
+    found = [(copy_key, retry_origin_of(each)) for copy_key, each in stored_with if ORIGIN_KEY in each]
     is_copy = key != origin_key
     return [
         RetryMessage(copy_key, retry_topic(group.name).name, lineage)
@@ -105,7 +105,9 @@ def _first_key(conn: Connection, own_id: int, key: int) -> int:
     head = by_key.head(conn, key)
     if head is None or head.topic_id != own_id:
         return key
-    return retry_origin_of(properties_of(head.properties)).origin_key
+    properties = properties_of(head.properties)
+    # A message that was imported for the group has no lineage: it is in its first place.
+    return retry_origin_of(properties).origin_key if ORIGIN_KEY in properties else key
 
 
 def _topic_id(conn: Connection, group: Group) -> int | None:

@@ -49,6 +49,8 @@ class Phase(IntEnum):
     ATTACH_CLIENTS = auto()
     LEAVE = auto()
     ADOPT_CLIENTS = auto()
+    ANNOUNCE_WANTS = auto()
+    NOTIFY_LATE = auto()
     CLOCK = auto()
     GROUP_MEMBERS = auto()
     CLEAR_MEMBERS = auto()
@@ -62,6 +64,7 @@ class Phase(IntEnum):
     CLAIM_CHECKS = auto()
     RETURN_CHECKS = auto()
     ENQUEUE_DUE = auto()
+    IMPORT_DEAD = auto()
     COMMIT_OFFSETS = auto()
     RESET = auto()
     SYNC_LITE = auto()
@@ -97,10 +100,13 @@ class Phase(IntEnum):
     CANCEL_PLAN = auto()
     RUN_PLAN = auto()
     REDRIVE = auto()
+    IMPORT = auto()
+    CLOSE_QUEUES = auto()
     PURGE_DEAD_LETTERS = auto()
     RECORD_ALERTS = auto()
     RECORD_TOLD = auto()
     WRITE_POINTS = auto()
+    MIRRORS = auto()
     READ = auto()
 
 
@@ -195,7 +201,7 @@ class FinishOrder(IntEnum):
 # Before these phases the transaction writes its dead letters and retries, which are copies of messages: these phases
 # remove messages, or lock dead letters and the server's own queues.
 AFTER_RETRIES = frozenset(
-    {Phase.RETAIN, Phase.PURGE, Phase.RUN_PLAN, Phase.REDRIVE, Phase.PURGE_DEAD_LETTERS},
+    {Phase.RETAIN, Phase.PURGE, Phase.RUN_PLAN, Phase.REDRIVE, Phase.IMPORT, Phase.PURGE_DEAD_LETTERS},
 )
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from popserver.engine.timers import DueTimer
 from popserver.filters import Filter
 from popserver.model.cache import LruCache
 from popserver.model.names import Resource
+from popserver.model.retry import SECOND_MS
 
 # As a RocketMQ proxy allows (requirement A9). Further polls are answered at once.
 PARKED_PER_TOPIC_AND_GROUP_MAX = 1_024
@@ -30,6 +32,7 @@ PARKED_MAX = 100_000
 # so many polls at once. Groups and topics take turns.
 BEAT_MS = 5_000
 BEAT_POLLS_MAX = 64
+WATCHED_MS = 60 * SECOND_MS  # how long a topic is watched after its last wait
 
 
 # What wakes a poll: a topic, by its id, or a client's lite topics in it.
@@ -65,6 +68,7 @@ class Wakeups:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.watched = WatchedTopics(clock)
         self._wakes = 0  # of all wake keys together, so that no key gets a number twice
         self._wake_numbers: dict[WakeKey, int] = {}
         self._wake_of_all = 0  # the wake number of keys that were not woken since `wake_all`
@@ -89,6 +93,8 @@ class Wakeups:
 
         A key with a client is remembered only if it has been woken, so that invented client ids take no memory.
         """
+        if not self.watched.hears_of(key.topic_id):
+            return
         if key.client_id and key.wake_key not in self._wake_numbers:
             return
         self._empty.put((key, wanted), (wake_number, self._clock.now_ms()), wanted.memory)
@@ -120,7 +126,8 @@ class Wakeups:
             self._beat = self._clock.call_at(self._clock.now_ms() + BEAT_MS, self._wake_on_beat)
         alarm = self._clock.call_at_deadline(until_ms, lambda: _time_out(poll))
         try:
-            return await poll
+            with self.watched.at(key.topic_id):
+                return await poll
         except asyncio.CancelledError:
             # This poll may have been woken just before its client left: wake the next poll instead.
             if poll.done() and not poll.cancelled() and poll.result():
@@ -210,6 +217,50 @@ def _end_wait(poll: asyncio.Future[Woken], woken: Woken) -> bool:
         return False
     poll.set_result(woken)
     return True
+
+
+class WatchedTopics:
+    """The topics in which receives or pulls of this server wait, or waited within the last minute.
+
+    Other servers notify this one of messages in these topics only (`cluster.wants`). `is_shared`: other servers run.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waits: dict[int, int] = {}  # by topic id: how many wait now
+        self._left_ms: dict[int, int] = {}  # by topic id: when the last of them ended
+        self.is_shared = False
+        self.on_new: Callable[[], None] = lambda: None  # a topic is watched from now on
+
+    @contextmanager
+    def at(self, topic_id: int) -> Iterator[None]:
+        """A poll waits in this topic."""
+        is_new = topic_id not in self
+        self._waits[topic_id] = self._waits.get(topic_id, 0) + 1
+        if is_new:
+            self.on_new()
+        try:
+            yield
+        finally:
+            self._waits[topic_id] -= 1
+            if not self._waits[topic_id]:
+                del self._waits[topic_id]
+                self._left_ms[topic_id] = self._clock.now_ms()
+
+    def __contains__(self, topic_id: int) -> bool:
+        return topic_id in self._waits or topic_id in self._left_ms
+
+    def hears_of(self, topic_id: int) -> bool:
+        """Whether this server is notified of each new message of the topic."""
+        return not self.is_shared or topic_id in self
+
+    def topics(self) -> frozenset[int]:
+        return frozenset(self._waits).union(self._left_ms)
+
+    def forget_old(self) -> None:
+        """Watch no more what nobody has waited for in the last minute."""
+        until_ms = self._clock.now_ms() - WATCHED_MS
+        self._left_ms = {topic_id: left_ms for topic_id, left_ms in self._left_ms.items() if left_ms > until_ms}
 
 
 class Effects:

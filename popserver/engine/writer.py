@@ -41,11 +41,12 @@ from popserver.engine.transaction import (
 )
 from popserver.engine.wakeups import Effects
 from popserver.model.budget import Budget
-from popserver.model.errors import CommitUnknown, Internal, PopError
+from popserver.model.errors import CommitUnknown, Internal, PopError, TooManyRequests
 
 BATCH_REQUESTS_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024
 BATCH_ANSWERS_MAX = 4_096  # messages; bodies of small ones are read before their sizes are counted
+LOCK_TRIES, LOCK_PAUSE_S = 5, 0.02  # of a request that another server's lock refuses
 TRIES = 3  # of a batch that the database rolls back in favour of another transaction
 
 S = TypeVar("S")
@@ -131,6 +132,17 @@ class Writer:
             self._alarm.cancel()
             self._alarm = self._loop.call_soon(self._dispatch)
         return answer
+
+    async def submit_again(self, request: Request[S], *, size: int = 0) -> S:
+        """Carry out a request that waits for no lock; repeat it if it is refused because another server has one."""
+        for tries_left in reversed(range(LOCK_TRIES)):
+            try:
+                return await self.submit(request, size=size)
+            except TooManyRequests:
+                if not tries_left:
+                    raise
+                await asyncio.sleep(LOCK_PAUSE_S)
+        raise AssertionError("the last try returns or raises")
 
     async def idle(self) -> None:
         """Return when no request waits or runs."""

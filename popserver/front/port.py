@@ -74,6 +74,7 @@ class PortListener:
         self._sockets = list(given) or listening_sockets(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._listens = False
 
     @property
     def tls(self) -> ssl.SSLContext:
@@ -83,6 +84,7 @@ class PortListener:
     def start(self) -> None:
         """Accept connections."""
         loop = asyncio.get_running_loop()
+        self._listens = True
         for listening in self._sockets:
             listening.listen(BACKLOG)
             self._accept_again(loop, listening)
@@ -93,13 +95,15 @@ class PortListener:
         self.connections.end_silent()
 
     def stop_accepting(self) -> None:
-        """Accept no more connections. Those that wait are left to other processes that have the sockets too."""
+        """Accept those connections that wait, and then no more. Other processes may have the sockets too."""
         loop = asyncio.get_running_loop()
-        for retry in self._retries.values():
-            retry.cancel()
         for listening in self._sockets:
+            if self._listens:
+                self._accept(loop, listening)
             loop.remove_reader(listening)
             listening.close()
+        for retry in self._retries.values():
+            retry.cancel()
         self._sockets.clear()
 
     def _accept_again(self, loop: asyncio.AbstractEventLoop, listening: socket.socket) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, bindparam, case, func, literal, select
 
 from popserver.catalog import topics
-from popserver.catalog.queues import queue_rows
+from popserver.catalog.queues import queue_rows, queues_by_id
 from popserver.database.rows import Row, RowQuery, RowStatement, encode_column, rows_parameter
 from popserver.database.schema import IS_ORIGINAL, IS_RETRY, message
 from popserver.engine.transaction import in_steps
@@ -266,7 +266,11 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
     number_of = queue_numbers(conn, topic, {row.message_key >> OFFSET_BITS for row in listed})
     elsewhere = [row.message_key for row in listed if row.message_key >> OFFSET_BITS not in number_of]
     if elsewhere:
-        return _with_redriven(listed, topic, number_of, redrives.origins_of(conn, elsewhere))
+        redriven = redrives.origins_of(conn, elsewhere)
+        shown = {(redriven[key].origin_key if key in redriven else key) >> OFFSET_BITS for key in elsewhere}
+        if more := shown - number_of.keys():
+            number_of = number_of | {row.queue_id: row.number for row in queues_by_id(conn, more).values()}
+        return _with_redriven(listed, topic, number_of, redriven)
     found = [stored_message(row, topic, number_of) for row in listed]
     if not topic.name.name.startswith(DEAD_LETTER_PREFIX):
         return found
@@ -284,7 +288,7 @@ def stored_messages(conn: Connection, rows: Iterable[MessageRow], topic: Topic) 
 def _with_redriven(
     rows: Sequence[MessageRow], topic: Topic, number_of: dict[int, int], origins: dict[int, RedriveOrigin]
 ) -> list[StoredMessage]:
-    """The same, if some messages were redriven to their group.
+    """The same, if some messages are outside of the topic: redriven to their group, or imported for it.
 
     A redriven message shows its first key. It has `dead_letter_of`, and a property with the redrive plan.
     """

@@ -31,7 +31,7 @@ from popserver.engine.transaction import (
 )
 from popserver.engine.upkeep import remove_step
 from popserver.messages import by_key, pending_messages
-from popserver.model.errors import PopError
+from popserver.model.errors import PopError, TopicClosed
 from popserver.model.handles import transaction_id_of
 from popserver.model.message import PROPERTY, Message, SendResult, id_from_bytes, id_to_bytes
 from popserver.model.topic import MessageType, Topic, offset_of, queue_of
@@ -79,6 +79,22 @@ def known(tx: Transaction, topic: Topic, batch: Sequence[Message]) -> dict[str, 
     halves = {key for each, key in keyed if each.message_type is MessageType.TRANSACTION}
     firsts = _firsts(tx, topic, {key for _, key in keyed}, halves)
     return results | {each.message_id: firsts[key] for each, key in keyed if key in firsts}
+
+
+def answers(
+    tx: Transaction, topic: Topic, batches: Sequence[Sequence[Message]], refusal: PopError
+) -> list[list[SendResult] | PopError]:
+    """The answers of a topic that takes no messages.
+
+    A closed one answers a repeated send as the first one, because its producer would send the message elsewhere too.
+    """
+    if not isinstance(refusal, TopicClosed):
+        return [refusal] * len(batches)
+    results = known(tx, topic, [each for batch in batches for each in batch])
+    return [
+        [results[each.message_id] for each in batch] if all(each.message_id in results for each in batch) else refusal
+        for batch in batches
+    ]
 
 
 def pending(conn: Connection, topic: Topic, ids: Sequence[str]) -> dict[str, SendResult]:

@@ -33,7 +33,7 @@ from sqlalchemy import (
     update,
 )
 
-from popserver.catalog import progress, queue_offsets
+from popserver.catalog import progress, queue_offsets, topics
 from popserver.catalog.queue_offsets import SentTo, TakeToSend
 from popserver.database.dialect import Dialect, PerDialect, dialect_of
 from popserver.database.rows import encode_column, encode_rows, rows_parameter
@@ -45,7 +45,7 @@ from popserver.messages.keyed import KeyedMessages
 from popserver.messages.lite_topics import NewLiteTopics
 from popserver.messages.pending_messages import ANY_OF_IDS, ANY_OF_TOPIC
 from popserver.messages.spread import by_queue
-from popserver.model.errors import PopError, TopicNotFound
+from popserver.model.errors import PopError
 from popserver.model.message import WINDOW_MS, BodyEncoding, Message, SendResult, id_to_bytes
 from popserver.model.states import CopyKind
 from popserver.model.topic import OFFSET_BITS, MessageQueue, MessageType, Topic
@@ -100,19 +100,23 @@ def _append_to_topic(
     tx: Transaction, requests: Sequence[Append], lite_topics: NewLiteTopics | None = None
 ) -> list[list[SendResult] | PopError]:
     topic = requests[0].topic
+    if topic.closed_because is not None:
+        closed = topics.topic_closed(topic.name, topic.closed_because)
+        return repeats.answers(tx, topic, [request.messages for request in requests], closed)
     batch = [each for request in requests for each in request.messages]
     known = repeats.known(tx, topic, batch) if tx.careful else {}
     new = [each for each in batch if each.message_id not in known] if known else batch
     new, alike = repeats.firsts(new) if tx.careful else (new, {})
-    if any(each.properties for each in new):
-        repeats.claim(tx, topic, new, requests[0].key_window_ms)
     chosen = by_queue(tx, topic, new)
     placed = _take_offsets(tx, topic, chosen) if chosen else []
     if len(placed) < len(chosen):
-        refusal = TopicNotFound(
-            f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}"
+        # All queues are closed and opened together, so none is taken if one is not.
+        refusal = topics.refusal_of_sends(tx.conn, topic) or topics.topic_closed(
+            topic.name, "it is being opened; send again"
         )
-        return [refusal] * len(requests)
+        return repeats.answers(tx, topic, [request.messages for request in requests], refusal)
+    if any(each.properties for each in new):
+        repeats.claim(tx, topic, new, requests[0].key_window_ms)
     has_pending = any(each.taken.has_pending for each in placed)
     if has_pending and not tx.careful and repeats.pending(tx.conn, topic, [each.message_id for each in new]):
         raise RepeatedId
@@ -134,13 +138,17 @@ def _store(tx: Transaction, topic: Topic, placed: Sequence[_Placed], lite_topics
     tx.has_written = True
     for run in placed:
         if any(each.keys for each in run.messages):
-            keyed = tx.at_end(KeyedMessages)
-            for key, each in enumerate(run.messages, start=run.first_key):
-                keyed.add(key, each.keys)
+            _store_keys(tx, run.first_key, run.messages)
     if lite_topics is None:
         tx.ready_topics.add(topic.topic_id)
     else:
         _store_lite_topics(tx, topic, lite_topics, placed)
+
+
+def _store_keys(tx: Transaction, first_key: int, batch: Sequence[Message]) -> None:
+    keyed = tx.at_end(KeyedMessages)
+    for key, each in enumerate(batch, start=first_key):
+        keyed.add(key, each.keys)
 
 
 def _store_lite_topics(tx: Transaction, topic: Topic, lite_topics: NewLiteTopics, placed: Sequence[_Placed]) -> None:
@@ -226,6 +234,13 @@ def lock_queue(tx: Transaction, queue_id: int) -> Sequence[int] | None:
 
 
 # Other new messages, and changes of stored ones.
+
+
+def add(tx: Transaction, topic: Topic, stored_at_ms: int, first_key: int, batch: Sequence[Message]) -> None:
+    """Store originals in one queue of a topic of the server's own, whose offsets the caller has taken."""
+    dialect_of(tx.conn).insert(tx.conn, message, _rows(stored_at_ms, topic, first_key, batch))
+    tx.has_written = True
+    _store_keys(tx, first_key, batch)
 
 
 def enqueue(tx: Transaction, placed: Sequence[tuple[int, int, int, int]]) -> None:

@@ -39,6 +39,7 @@ from popserver.metrics.store_numbers import (
     SERIES_OF_PAIR,
     LeftOut,
     add_groups,
+    add_mirrors,
     add_pairs,
     add_store,
     add_stuck,
@@ -167,6 +168,7 @@ class Exporter:
             left_out.topics = add_sent(families, server.meters, names)
             left_out.pairs = add_delivered(families, server.meters, names)
             add_topics(families, store, left_out)
+            add_mirrors(families, store, left_out)
             add_clients(families, server.clients)
             add_pairs(families, store, names, left_out)
             if self._client_meters is not None:
@@ -174,6 +176,7 @@ class Exporter:
                 families.add("popmq_metrics_left_out", self._client_meters.add_to(families, names), "clients")
             families.add("popmq_metrics_left_out", left_out.topics, "topics")
             families.add("popmq_metrics_left_out", left_out.pairs, "pairs")
+            families.add("popmq_metrics_left_out", left_out.mirrors, "mirrors")
             self._log_left_out(left_out)
         return list(families.all())
 

@@ -172,6 +172,16 @@ METRICS: tuple[Metric, ...] = (
         _STORAGE,
         "0: a message can be received from its commit on",
     ),
+    # Mirrors.
+    Metric("popmq_mirror_handed_total", _COUNTER, _STORE, ("mirror",), "messages that a mirror has handed over"),
+    Metric("popmq_mirror_lag_messages", _GAUGE, _STORE, ("mirror",), "messages that it has not handed over yet"),
+    Metric(
+        "popmq_mirror_last_report_age_seconds",
+        _GAUGE,
+        _STORE,
+        ("mirror",),
+        "seconds since the last report of a mirror that has not ended",
+    ),
     # The space of a SQLite file; Postgres alone knows its disk.
     Metric("popmq_database_file_bytes", _GAUGE, _SERVER, (), "bytes of the SQLite file"),
     Metric("popmq_wal_bytes", _GAUGE, _SERVER, (), "bytes of its WAL"),
@@ -285,7 +295,7 @@ METRICS: tuple[Metric, ...] = (
         _GAUGE,
         _SERVER,
         ("kind",),
-        "topics, pairs of topic and group, or series of clients, that are not exported",
+        "topics, pairs of topic and group, mirrors, or series of clients, that are not exported",
     ),
     Metric(
         "popmq_client_metrics_left_out_total",

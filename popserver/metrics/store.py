@@ -17,6 +17,8 @@ from popserver.database.dialect import dialect_of
 from popserver.delivery import due
 from popserver.fifo import runs
 from popserver.messages.seek import oldest_stored_at_ms
+from popserver.mirrors import records
+from popserver.mirrors.rules import MirrorRow
 from popserver.model.states import PendingKind, State
 from popserver.producing import pending_facts
 
@@ -77,6 +79,7 @@ class StoreFacts(NamedTuple):
     overdue_delays: Late
     size_bytes: int
     oldest_ms: int | None  # when the oldest message was stored
+    mirrors: Sequence[MirrorRow]
 
 
 class StoreNumbers(NamedTuple):
@@ -122,6 +125,7 @@ def store_facts(conn: Connection, now_ms: int, calendar_ms: int, pairs_max: int)
         overdue_delays=_late(*pending_facts.overdue(conn, calendar_ms)),
         size_bytes=dialect_of(conn).size_bytes(conn),
         oldest_ms=oldest_stored_at_ms(conn),
+        mirrors=records.listed(conn),
     )
 
 

@@ -8,17 +8,21 @@ from popserver.database.invariants.stuck import STUCK
 from popserver.metrics.families import Families, is_true
 from popserver.metrics.server_numbers import Names
 from popserver.metrics.store import Late, PairRow, StoreNumbers
+from popserver.mirrors.rules import ENDED, UNKNOWN
 from popserver.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, Resource, is_system_derived
+from popserver.model.retry import SECOND_MS
 
 SERIES_OF_TOPIC = 3
 SERIES_OF_GROUP = 6
 SERIES_OF_PAIR = 7
+SERIES_OF_MIRROR = 3
 
 
 class LeftOut:
-    """What has no series, because there are too many: how many topics, and pairs of topic and group."""
+    """What has no series, because there are too many: how many mirrors, topics, and pairs of topic and group."""
 
     def __init__(self) -> None:
+        self.mirrors = 0
         self.topics = 0
         self.pairs = 0
 
@@ -82,6 +86,20 @@ def add_groups(families: Families, numbers: StoreNumbers) -> None:
         families.add("popmq_locked_message_groups", each.locked, str(group))
         letters = Resource(each.namespace, DEAD_LETTER_PREFIX + each.name)
         families.add("rocketmq_send_to_dlq_messages_total", dead.get(group, 0), str(letters), str(group))
+
+
+def add_mirrors(families: Families, numbers: StoreNumbers, left_out: LeftOut) -> None:
+    """Add the mirrors. One that has ended reports no more, so it has no age."""
+    for each in numbers.facts.mirrors:
+        if not families.has_capacity(SERIES_OF_MIRROR):
+            left_out.mirrors += 1
+            continue
+        families.add("popmq_mirror_handed_total", each.handed, each.mirror_id)
+        if each.lag != UNKNOWN:
+            families.add("popmq_mirror_lag_messages", each.lag, each.mirror_id)
+        if each.state not in ENDED:
+            age_s = max(0, numbers.at_ms - each.updated_at_ms) / SECOND_MS
+            families.add("popmq_mirror_last_report_age_seconds", age_s, each.mirror_id)
 
 
 def add_topics(families: Families, numbers: StoreNumbers, left_out: LeftOut) -> None:

@@ -160,12 +160,20 @@ class AlreadyExists(BadRequest):
     """It exists already."""
 
 
+class LeaseTaken(BadRequest):
+    """Another process has the lease."""
+
+
 class Unauthorized(PopError):
     """The caller is unknown."""
 
 
 class Forbidden(PopError):
     """This is not allowed."""
+
+
+class TopicClosed(Forbidden):
+    """The topic takes no messages of producers."""
 
 
 class Unimplemented(PopError):

@@ -152,6 +152,15 @@ class RedriveState(StrEnum):
     SKIPPED = "SKIPPED"
 
 
+class MirrorState(StrEnum):
+    """The state of a mirror, as its process reports it; HELD: it waits for something that it names."""
+
+    RUNNING = "RUNNING"
+    HELD = "HELD"
+    STOPPED = "STOPPED"
+    DONE = "DONE"
+
+
 class LetterState(StrEnum):
     """Why a message is no longer a dead letter: it was redriven, or its group was reset to an earlier offset."""
 

@@ -49,6 +49,7 @@ class Topic(NamedTuple):
     """A topic. `accepts` lists its message types for routes. The number of queues only grows.
 
     `lite_expires_ms` is how long a lite topic lives after its last message; None: for ever.
+    `closed_because` says why it takes no messages of producers; None: it takes them.
     """
 
     topic_id: int
@@ -58,6 +59,7 @@ class Topic(NamedTuple):
     created_at_ms: int
     fifo_queues: int = 1  # the number of queues for message groups: those that the topic was created with
     lite_expires_ms: int | None = None
+    closed_because: str | None = None
 
     @property
     def is_lite(self) -> bool:
@@ -111,6 +113,18 @@ def check_lite(topic: Resource, accepts: Collection[MessageType], lite_expires_m
         raise BadRequest(
             f"lite topics of '{topic}' expire after {lite_expires_ms} ms without a message; allowed:"
             f" {LITE_EXPIRES_MS_MIN} ms (a minute) to {LITE_EXPIRES_MS_MAX} ms (30 days)"
+        )
+
+
+CLOSED_BECAUSE_LENGTH_MAX = 500
+
+
+def check_closed_because(topic: Resource, sentence: str) -> None:
+    """Raise `BadRequest` for a sentence to producers that is too long, or of several lines."""
+    if len(sentence) > CLOSED_BECAUSE_LENGTH_MAX or not sentence.isprintable():
+        raise BadRequest(
+            f"the sentence that closes topic '{topic}' has {len(sentence)} characters; at most"
+            f" {CLOSED_BECAUSE_LENGTH_MAX} are allowed, and no control characters"
         )
 
 

@@ -18,7 +18,7 @@ from popserver.database.notifications import CHECKS, PENDING
 from popserver.engine.transaction import Phase, Request, Transaction, carries_out, carries_out_each
 from popserver.messages import by_key, pending_messages, repeats
 from popserver.messages.stored import content
-from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithType, PopError, TooLate, TopicNotFound
+from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithType, PopError, TooLate
 from popserver.model.handles import transaction_id_of
 from popserver.model.message import WINDOW_MS, Message, SendResult, id_to_bytes
 from popserver.model.states import PendingKind
@@ -69,11 +69,8 @@ def store_pending(tx: Transaction, requests: Sequence[StorePending]) -> list[lis
 
 def _store_in_topic(tx: Transaction, requests: Sequence[StorePending]) -> list[list[SendResult] | PopError]:
     topic = requests[0].topic
-    if not topics.is_there(tx.conn, topic.topic_id):
-        refusal = TopicNotFound(
-            f"topic '{topic.name}' was deleted; create it with: popmq topic create {topic.name.name}"
-        )
-        return [refusal] * len(requests)
+    if refusal := topics.refusal_of_sends(tx.conn, topic):
+        return repeats.answers(tx, topic, [request.messages for request in requests], refusal)
     batch = [each for request in requests for each in request.messages]
     results = repeats.known(tx, topic, batch)
     new, alike = repeats.firsts([each for each in batch if each.message_id not in results])

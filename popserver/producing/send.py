@@ -11,7 +11,7 @@ from popserver.engine.clock import Clock
 from popserver.engine.writer import Writer
 from popserver.messages.keyed import BYTES_OF_KEY
 from popserver.messages.stored import Append
-from popserver.model.errors import MessagePropertyConflictWithType, PopError, TopicNotFound
+from popserver.model.errors import MessagePropertyConflictWithType, PopError, TopicClosed, TopicNotFound
 from popserver.model.message import Message, SendResult, check
 from popserver.model.names import Resource
 from popserver.model.topic import AUTO_CREATE_ACCEPTS, MessageType, Topic
@@ -52,8 +52,8 @@ class Sending:
         An outcome is the message's queue and offset; the message is durable when this returns. A repeated message id or
         idempotency key gets the result of the first message. A delayed or a half message is in no queue yet.
         `client_id` is the producer that checks of half messages ask first.
-        Raises `TopicNotFound` if the topic may not be created, and `MessagePropertyConflictWithType` if the topic does
-        not take messages of this type.
+        Raises `TopicNotFound` if the topic may not be created, `TopicClosed` if it takes no messages of producers but
+        repeated ones, and `MessagePropertyConflictWithType` if it does not take messages of this type.
         """
         good: list[Message] = []
         outcomes: list[SendResult | PopError | None] = []  # None: stored, below
@@ -118,8 +118,9 @@ class Sending:
         request = StorePending(topic, batch, client_id, self._transactions.policy, self._key_window_ms)
         try:
             stored = await self._writer.submit(request, size=size)
-        except TopicNotFound:
-            self._catalog.forget_topic(topic.name)
+        except (TopicClosed, TopicNotFound):
+            if topic.closed_because is None:
+                self._catalog.forget_topic(topic.name)
             raise
         self._count_pended(topic, batch)
         due_ms = [each.deliver_at_ms for each in batch if each.deliver_at_ms is not None]
@@ -139,8 +140,9 @@ class Sending:
                 counted.counts[bisect_left(counted.limits, size)] += 1
                 counted.total += size
             return stored
-        except TopicNotFound:
-            self._catalog.forget_topic(topic.name)
+        except (TopicClosed, TopicNotFound):
+            if topic.closed_because is None:
+                self._catalog.forget_topic(topic.name)
             raise
 
     def _count_pended(self, topic: Topic, batch: Sequence[Message]) -> None:

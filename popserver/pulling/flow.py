@@ -101,7 +101,7 @@ class Pulls:
         self._parked_at: dict[Resource, Counter[int]] = {}  # which topics (ids) of a name have waiting pulls
         self._new_topics = 0
         beat_ms = BEAT_MS if long_polling else SHORT_POLL_MS
-        self.parked = ParkedPulls(clock, wakeups.wake_number, self._ends_of, beat_ms)
+        self.parked = ParkedPulls(clock, wakeups.wake_number, self._ends_of, wakeups.watched, beat_ms)
         waits.on_end(self.parked.end)
 
     async def pull(self, request: PullRequest) -> Pulled:

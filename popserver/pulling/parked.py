@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from popserver.engine.clock import Alarm, Clock
-from popserver.engine.wakeups import BEAT_MS, PARKED_MAX, PARKED_PER_TOPIC_AND_GROUP_MAX, PollKey
+from popserver.engine.wakeups import BEAT_MS, PARKED_MAX, PARKED_PER_TOPIC_AND_GROUP_MAX, PollKey, WatchedTopics
 from popserver.model.errors import PopError
 
 # The end of every queue of a topic, by queue id.
@@ -58,6 +58,7 @@ class ParkedPulls:
         clock: Clock,
         wake_number: Callable[[int], int],
         ends_of: Callable[[int], Awaitable[Ends]],
+        watched: WatchedTopics,
         beat_ms: int = BEAT_MS,
     ) -> None:
         """`wake_number` and `ends_of` take a topic id and return its number of wake-ups and the ends of its queues.
@@ -68,6 +69,7 @@ class ParkedPulls:
         self._clock = clock
         self._wake_number = wake_number
         self._ends_of = ends_of
+        self._watched = watched
         self.topics: dict[int, dict[int, ParkedQueue]] = {}
         self._counts: Counter[PollKey] = Counter()
         self.count = 0  # pulls that wait
@@ -96,7 +98,8 @@ class ParkedPulls:
             self._beat = self._clock.call_at(self._clock.now_ms() + self._beat_ms, self._wake_on_beat)
         alarm = self._clock.call_at_deadline(until_ms, lambda: _end_wait(parked, woken=False))
         try:
-            return await parked.woken
+            with self._watched.at(key.topic_id):
+                return await parked.woken
         finally:
             alarm.cancel()
             self._remove(key, queue_id, parked)

@@ -124,10 +124,12 @@ NOTHING_JUDGED = Judged({}, {})
 
 
 class Received(NamedTuple):
-    """The granted messages. `more`: messages may be left, so the receive is repeated, or the next poll is woken."""
+    """The granted messages. `more`: messages may be left, so the receive is repeated, or the next poll is woken.
+    `is_locked`: another server's receive has locked them."""
 
     deliveries: list[Delivery]
     more: bool
+    is_locked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

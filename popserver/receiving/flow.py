@@ -36,6 +36,7 @@ from popserver.settling.hold_release import HoldRelease
 # A receive that does not wait repeats its search for at most this time if it finds nothing, but messages may be left:
 # the filter refused many messages, or other answers of the same transaction left no bytes for its own.
 SEARCH_MS = 250
+LOCKED_PAUSE_S = 0.002  # between rounds of searches from each queue on, if other servers have locked all of them
 
 log = structlog.get_logger("popserver.polls")
 
@@ -167,6 +168,8 @@ class Polls:
                     if received.more and not received.deliveries and self._clock.now_ms() < search_until_ms:
                         # Begin at another queue: the first one may have many messages that the filter refuses.
                         request = replace(request, searches=request.searches + 1)
+                        if received.is_locked and request.searches % len(request.topic.queues) == 0:
+                            await asyncio.sleep(LOCKED_PAUSE_S)
                         continue
                     may_be_repeated = False
                     if received.more:

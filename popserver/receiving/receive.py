@@ -80,8 +80,9 @@ def grant_to_attempt(tx: Transaction, request: Receive) -> tuple[list[tuple[Rece
     Returns the receipts and attempts in order, and `more` as in `Received`.
     """
     batch = receive_batch_of([request])._replace(bodies=Bodies.NONE)
-    slots, left_over = _find_and_grant(tx, batch, [request])
-    return [(each.receipt, each.found.attempt) for each in slots[0].grants], left_over or not slots[0].capacity
+    slots, left_over, is_locked = _find_and_grant(tx, batch, [request])
+    more = left_over or is_locked or not slots[0].capacity
+    return [(each.receipt, each.found.attempt) for each in slots[0].grants], more
 
 
 def _batches(requests: Sequence[Receive]) -> Iterator[list[int]]:
@@ -113,7 +114,9 @@ def _receive_batch(tx: Transaction, several: Sequence[Receive]) -> list[Received
     others = [each for index, each in enumerate(several) if index not in repeated]
     served = [Received([], more=True) for _ in others]
     if others and tx.answer_bytes > 0:
-        slots, left_over = _find_and_grant(tx, batch._replace(capacity=sum(each.batch_size for each in others)), others)
+        slots, left_over, is_locked = _find_and_grant(
+            tx, batch._replace(capacity=sum(each.batch_size for each in others)), others
+        )
         bodies = [grant.found.row.body for slot in slots for grant in slot.grants]
         if any(body is DEFERRED for body in bodies):
             left_over = answers.keep_within_bytes(tx, slots) or left_over
@@ -123,7 +126,8 @@ def _receive_batch(tx: Transaction, several: Sequence[Receive]) -> list[Received
         grants = (grant for slot in slots for grant in slot.grants)
         granted = [GrantedMessage(grant.found.row, grant.receipt, grant.found.attempt) for grant in grants]
         made = iter(_deliveries(tx, batch, granted))
-        served = [Received([next(made) for _ in slot.grants], left_over or not slot.capacity) for slot in slots]
+        more = left_over or is_locked
+        served = [Received([next(made) for _ in slot.grants], more or not slot.capacity, is_locked) for slot in slots]
     for index in sorted(repeated):
         served.insert(index, repeated[index])
     return served
@@ -152,10 +156,12 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
     )
 
 
-def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> tuple[list[ReceiveSlot], bool]:
-    """The grants of each request, and whether messages may be left."""
+def _find_and_grant(
+    tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]
+) -> tuple[list[ReceiveSlot], bool, bool]:
+    """The grants of each request, whether messages may be left, and whether another server has locked all of them."""
     if several[0].is_paused:
-        return [ReceiveSlot(request, request.batch_size, []) for request in several], False
+        return [ReceiveSlot(request, request.batch_size, []) for request in several], False, False
     if tx.has_other_writers:
         batch = batch._replace(parameters=batch.parameters | search_bounds(tx, batch))
     found = (lite_scan.find if MessageType.LITE in batch.topic.accepts else _find)(tx, batch, several)
@@ -177,7 +183,7 @@ def _find_and_grant(tx: Transaction, batch: ReceiveBatch, several: Sequence[Rece
         left = [(client_id, each) for client_id, each in left if each.group_key not in with_position]
     found.store_left_over(left, grants)
     write_grants(tx, batch, grants)
-    return slots, left_over or (not grants and found.is_locked_elsewhere())
+    return slots, left_over, not grants and not left_over and found.is_locked_elsewhere()
 
 
 def _find(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> Found:

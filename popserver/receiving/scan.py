@@ -33,7 +33,7 @@ from popserver.catalog.progress import QueueToScan
 from popserver.database.dialect import Dialect, PerDialect
 from popserver.database.rows import encode_column
 from popserver.delivery import delivered
-from popserver.delivery.queues_to_read import QUEUE_QUERIES
+from popserver.delivery.queues_to_read import ENOUGH_QUEUES, QUEUE_QUERIES
 from popserver.engine.transaction import Transaction
 from popserver.fifo import moving_positions
 from popserver.fifo.positions import MessageGroupKey, any_position_from
@@ -59,7 +59,13 @@ _BESIDE_OPEN_GROUPS_MIN = 32
 
 def lock_queues(tx: Transaction, batch: ReceiveBatch) -> list[QueueToScan]:
     """Lock and return the queues that may have messages, in the order to read them. Queues that another server reads
-    are left out."""
+    are left out.
+
+    Where the number of offsets is the number of messages, only as many queues are locked as the search needs, so that
+    other servers can read the others.
+    """
+    if tx.has_other_writers and batch.wanted == EVERYTHING and not (batch.takes_groups or batch.by_priority):
+        return ENOUGH_QUEUES.rows(tx.conn, batch.parameters | {"enough": batch.capacity, "turn": batch.rotation})
     rows = QUEUE_QUERIES[batch.takes_groups].of(tx.conn).locked.rows(tx.conn, batch.parameters)
     return _in_turn(batch, rows) if len(rows) > 1 else rows
 
@@ -90,7 +96,7 @@ def read_on(
     of a blocked message group is read twice: the scan skips it, and a later search of its message group reads it again.
     """
     found: list[Candidate] = []
-    left_over = False
+    left_over = bool(queues) and queues[0].has_others
     window = max(_BESIDE_OPEN_GROUPS_MIN, _BESIDE_OPEN_GROUPS * limit) if beside_open_groups else _FIRST_WINDOW
     for queue in queues:
         # On Postgres `end_offset` may be older than the locked progress row: never move back to it.

@@ -35,12 +35,16 @@ _LEVELS = {
 
 
 class ServerFacts(NamedTuple):
-    """Facts about the server. `set_log_level` is None if the server runs inside another program."""
+    """Facts about the server. `set_log_level` and `drain` are None if the server runs inside another program.
+
+    `drain` lets the server hand over its clients and stop, and returns for how many ms it hands over.
+    """
 
     version: str
     address: str
     connections: Callable[[], int]
     set_log_level: Callable[[str], None] | None
+    drain: Callable[[], int] | None = None
 
 
 class RocketmqAdminMethods:

@@ -63,6 +63,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--idempotency-window", metavar="DURATION", help="how long idempotency keys are stored (24h); 0s: ignore them"
     )
     parser.add_argument("--drain-timeout", metavar="DURATION", help="at shutdown, how long calls may still run (30s)")
+    parser.add_argument(
+        "--handover",
+        metavar="DURATION",
+        help="after popmq server drain or SIGUSR1, how long clients may take to go to the other servers (40s)",
+    )
     _add_tls(parser)
     _add_auth(parser)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))

@@ -53,6 +53,7 @@ class Report:
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     drain_s: float = 0.0  # how long it takes to stop, at most
+    handover_s: float = 0.0  # how long it hands its clients over before that, if it has to
     refusal: str = ""
     exit_code: int = OK
 

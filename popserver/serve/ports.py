@@ -66,6 +66,34 @@ def open_ports(config: Config) -> list[Ports]:
     return [_ports_of(config, number, clients) for number, clients in enumerate(shared, 1)]
 
 
+def more_ports(config: Config, have: int) -> list[Ports]:
+    """Bind the ports of further workers beside the `have` that there are. Raises `CannotListen`.
+
+    `config.port` is the port that these share. Nobody listens on the new sockets before a worker does, so they get no
+    connections until then.
+    """
+    check_ports(config)
+    made: list[Ports] = []
+    try:
+        for number in range(have + 1, config.workers + 1):
+            clients = BoundPort("--port", config.host, _joining(config))
+            made.append({"clients": clients})
+            made[-1] = _ports_of(config, number, clients)
+    except CannotListen:
+        for ports in made:
+            for each in ports.values():
+                each.close()
+        raise
+    return made
+
+
+def _joining(config: Config) -> list[socket.socket]:
+    try:
+        return listening_sockets(config.host, config.port, is_shared=True)
+    except OSError:
+        raise cannot_listen(config.host, config.port, "--port") from None
+
+
 def check_ports(config: Config) -> None:
     """Raise `CannotListen` if the ports of all workers do not fit beside each other."""
     ranges = {"--port": (config.host, range(config.port, config.port + 1))}

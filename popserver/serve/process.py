@@ -55,9 +55,9 @@ async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
     from popserver.front.sockets import notify_supervisor
     from popserver.model.errors import PopError
 
-    stopping = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
+    asked = Signalled()
+    for name in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        asked.hear(name)
     app = App(config, own_process=True)
 
     def report_ready(facts: Facts) -> None:
@@ -65,8 +65,7 @@ async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
         notify_supervisor(f"READY=1\nSTATUS={words}")
 
     starting = asyncio.create_task(start(app, started, report_ready))
-    stopped = asyncio.create_task(stopping.wait())
-    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    await _first(starting, asyncio.create_task(asked.anything.wait()))
     if not starting.done():
         _end_now(OK)  # The server has no clients yet.
     try:
@@ -74,10 +73,38 @@ async def _run_alone(config: Config, started: float, *, as_json: bool) -> int:
     except PopError as error:
         logs.write(sys.stderr, f"popmq: {error.sentence}\n")
         return REFUSED
-    await stopped
+    await serve_until(asked, app)
     notify_supervisor("STOPPING=1")
     announce_drain(as_json=as_json)
     return await stop(app)
+
+
+class Signalled:
+    """What signals have asked of a server. SIGUSR1: hand the clients over to other servers, then stop."""
+
+    def __init__(self) -> None:
+        self.anything = asyncio.Event()
+        self.to_stop = asyncio.Event()
+
+    def hear(self, name: signal.Signals) -> None:
+        """From now on this signal counts."""
+        asyncio.get_running_loop().add_signal_handler(name, self.take, name)
+
+    def take(self, name: signal.Signals) -> None:
+        self.anything.set()
+        if name != signal.SIGUSR1:
+            self.to_stop.set()
+
+
+async def serve_until(asked: Signalled, app: App) -> None:
+    """Serve until the server has to stop. A signal to stop also ends a handover."""
+    await asked.anything.wait()
+    if not asked.to_stop.is_set():
+        await _first(asyncio.create_task(asked.to_stop.wait()), asyncio.create_task(app.hand_over()))
+
+
+async def _first(*tasks: asyncio.Task[Any]) -> None:
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def stop(app: App) -> int:
@@ -139,9 +166,14 @@ def announce(facts: Facts, *, as_json: bool) -> str:
     """Print the ready line. Returns it as words."""
     from popserver import logs
 
-    words = "popserver ready  " + "  ".join(f"{name}={value}" for name, value in facts.items())
+    words = words_of(facts)
     logs.write(sys.stdout, (json.dumps(facts) if as_json else f"{words}  (RocketMQ 5 protocol)") + "\n")
     return words
+
+
+def words_of(facts: Facts) -> str:
+    """The ready line."""
+    return "popserver ready  " + "  ".join(f"{name}={value}" for name, value in facts.items())
 
 
 def announce_drain(*, as_json: bool) -> None:

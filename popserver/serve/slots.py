@@ -19,7 +19,7 @@ import structlog
 
 from popserver.config import OFF, Config
 from popserver.serve.order import ASK, LEAVE, Order, Report
-from popserver.serve.ports import Ports, open_ports
+from popserver.serve.ports import Ports, more_ports, open_ports
 from popserver.serve.process import STOP_S
 from popserver.serve.rules import STEADY_S, Restarts
 from popserver.serve.settings import REFUSED
@@ -126,11 +126,18 @@ class Worker:
         self._ask_no_more()
         self._signal(signal.SIGTERM)
 
-    async def stop(self) -> bool:
-        """Let it finish its calls and end. Returns whether it did so in time; otherwise it is killed."""
-        self.end()
+    async def stop(self, *, hands_over: bool = False) -> bool:
+        """Let it finish its calls and end. Returns whether it did so in time; otherwise it is killed.
+
+        `hands_over`: it serves on before that, until its clients have gone to other servers.
+        """
+        if hands_over:
+            self._signal(signal.SIGUSR1)
+        else:
+            self.end()
+        within_s = self.report.handover_s * hands_over + self.report.drain_s + KILL_S
         try:
-            code = await asyncio.wait_for(self._process.wait(), self.report.drain_s + KILL_S)
+            code = await asyncio.wait_for(self._process.wait(), within_s)
         except TimeoutError:
             log.error("a worker does not stop; it is killed", worker=self.number, pid=self.pid)
             await self._kill()
@@ -193,6 +200,14 @@ class Slot:
         is_steady = self.worker is not None and self.worker.served_s >= STEADY_S
         return self.restarts.has_given_up and not is_steady
 
+    def end(self) -> Worker | None:
+        """Start no more workers here. Returns the one that serves, which accepts connections until it leaves."""
+        if self.restarting is not None:
+            self.restarting.cancel()
+        worker, self.worker, self.restarting = self.worker, None, None
+        self.close_ports()
+        return worker
+
     def close_ports(self) -> None:
         """Leave connections of the shared port to the other slots, and refuse those of the others."""
         for each in self._ports.values():
@@ -216,3 +231,8 @@ class Slot:
 def open_slots(config: Config) -> list[Slot]:
     """Bind all addresses of all workers. Raises `CannotListen`."""
     return [Slot(number, ports) for number, ports in enumerate(open_ports(config), 1)]
+
+
+def more_slots(config: Config, have: int) -> list[Slot]:
+    """Slots of further workers beside the `have` that there are. Raises `CannotListen`."""
+    return [Slot(number, ports) for number, ports in enumerate(more_ports(config, have), have + 1)]

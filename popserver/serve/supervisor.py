@@ -11,7 +11,7 @@ import asyncio
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,10 +21,10 @@ from popserver import logs
 from popserver.config import OFF, Config
 from popserver.front.sockets import notify_supervisor
 from popserver.model.errors import CannotListen
-from popserver.serve.process import Facts, announce, announce_drain, monotonic_us, since_ms
+from popserver.serve.process import Facts, announce, announce_drain, monotonic_us, since_ms, words_of
 from popserver.serve.rules import FAILURES_MAX
-from popserver.serve.settings import OK, REFUSED, given_settings
-from popserver.serve.slots import START_S, Slot, Worker, WorkerFailed, open_slots
+from popserver.serve.settings import OK, REFUSED, USAGE, WrongSettings, given_settings, load_config
+from popserver.serve.slots import START_S, Slot, Worker, WorkerFailed, more_slots, open_slots
 
 # Connections that an old worker has just accepted become calls in this time, before it gets SIGTERM.
 LEAVE_S = 1.0
@@ -41,19 +41,19 @@ def supervise(config: Config, arguments: argparse.Namespace, started: float, *, 
         logs.write(sys.stderr, f"popmq: {refusal.sentence}\n")
         return REFUSED
     # What the sockets decide counts before the environment and popmq.toml, which workers read anew at each start.
-    settings = {
-        **given_settings(vars(arguments)),
-        "host": config.host,
-        "port": slots[0].port,
-        "workers": config.workers,
-    }
-    return asyncio.run(Supervisor(slots, settings, started, as_json=as_json).run())
+    bound = {"host": config.host, "port": slots[0].port}
+    settings = {**given_settings(vars(arguments)), **bound}
+    return asyncio.run(Supervisor(config.model_copy(update=bound), slots, settings, started, as_json=as_json).run())
 
 
 class Supervisor:
     """The workers of one `popmq serve`."""
 
-    def __init__(self, slots: Sequence[Slot], settings: dict[str, Any], started: float, *, as_json: bool) -> None:
+    def __init__(
+        self, config: Config, slots: Sequence[Slot], settings: Mapping[str, Any], started: float, *, as_json: bool
+    ) -> None:
+        """`settings`: those that count before the environment and popmq.toml."""
+        self._config = config
         self._slots = slots
         self._settings = settings
         self._started = started
@@ -62,6 +62,7 @@ class Supervisor:
         self._alive: dict[Worker, asyncio.Task[None]] = {}  # all workers that run, each with the task that watches it
         self._given_up: asyncio.Future[WorkerFailed]
         self._stopping = asyncio.Event()
+        self._hands_over = False  # the workers serve on before they stop, until clients have gone to other servers
         self._reloading = asyncio.Event()
 
     async def run(self) -> int:
@@ -80,10 +81,22 @@ class Supervisor:
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(name, self._stopping.set)
+            loop.add_signal_handler(name, self._end)
+        loop.add_signal_handler(signal.SIGUSR1, self._hand_over)
         # A terminal that is closed ends what it has started.
-        hangs_up = self._stopping if sys.stdin is not None and sys.stdin.isatty() else self._reloading
-        loop.add_signal_handler(signal.SIGHUP, hangs_up.set)
+        hangs_up = self._end if sys.stdin is not None and sys.stdin.isatty() else self._reloading.set
+        loop.add_signal_handler(signal.SIGHUP, hangs_up)
+
+    def _end(self) -> None:
+        if self._hands_over:
+            for worker in self._alive:
+                worker.end()
+        self._stopping.set()
+
+    def _hand_over(self) -> None:
+        if not self._stopping.is_set():
+            self._hands_over = True
+            self._stopping.set()
 
     async def _serve(self) -> WorkerFailed:
         """Start all workers, then reload whenever asked to. Returns only if they fail, and why."""
@@ -104,23 +117,33 @@ class Supervisor:
                 await reloads
 
     def _announce(self) -> None:
+        facts = self._facts()
+        self._words = announce(facts, as_json=self._as_json)
+        notify_supervisor(f"READY=1\nSTATUS={self._words}")
+
+    def _facts(self) -> Facts:
         workers = [slot.worker.report.facts for slot in self._slots if slot.worker is not None]
         facts: dict[str, Any] = {**workers[0], "workers": len(workers), "ready_after_ms": since_ms(self._started)}
         for name in ("http", "admin"):
             if name in facts:
                 facts[name] = ",".join(dict.fromkeys(_addresses(workers, name))) or OFF
-        self._words = announce(facts, as_json=self._as_json)
-        notify_supervisor(f"READY=1\nSTATUS={self._words}")
+        return facts
 
     # One worker.
 
     async def _start(self, slot: Slot) -> None:
         self._adopt(slot, await self._started_for(slot))
 
-    async def _started_for(self, slot: Slot, *, upgrades: bool = False, within_s: float | None = START_S) -> Worker:
-        """A new worker for this slot, which is ready. Raises `WorkerFailed`."""
+    async def _started_for(
+        self, slot: Slot, *, count: int = 0, upgrades: bool = False, within_s: float | None = START_S
+    ) -> Worker:
+        """A new worker for this slot, which is ready. `count`: how many workers there will be; 0: as many as now.
+
+        Raises `WorkerFailed`.
+        """
+        settings = {**self._settings, "workers": count or len(self._slots)}
         try:
-            worker = await Worker.spawn(slot.order(self._settings, upgrades=upgrades))
+            worker = await Worker.spawn(slot.order(settings, upgrades=upgrades))
         except CannotListen as refusal:
             raise WorkerFailed(f"worker {slot.number} {refusal.sentence}") from None
         except OSError as error:
@@ -190,43 +213,67 @@ class Supervisor:
             except Exception as error:  # noqa: BLE001 - the next reload must be heard
                 log.error("not reloaded: the workers that run stay as they are", reason=_reason(error))
             else:
-                log.info("reloaded")
+                self._words = words_of(self._facts())
+                log.info("reloaded", workers=len(self._slots))
             notify_supervisor(f"READY=1\nSTATUS={self._words}")
 
     async def _reload(self) -> None:
         """Replace all workers: when every new one is ready, the old ones leave, one after the other.
 
         So a setting that is wrong replaces none, and clients of old workers are spread over new ones only. A slot
-        whose worker is being started again gets a successor too, because that worker may have read old settings.
+        whose worker is being started again gets a successor too, because that worker may have read old settings. The
+        number of workers is read anew as well: there are more slots then, or the last ones end.
         """
+        count = self._wanted_count()
+        kept, ending = self._slots[:count], self._slots[count:]
+        added = self._more_slots(count)
         successors: dict[Slot, Worker] = {}
         try:
-            for slot in self._slots:
-                successors[slot] = await self._started_for(slot)
+            for slot in (*kept, *added):
+                successors[slot] = await self._started_for(slot, count=count)
         except Exception:
             await _retire(list(successors.values()))
+            for slot in added:
+                slot.close_ports()
             raise
-        old = [slot.worker for slot in successors if slot.worker is not None]
+        old = [slot.worker for slot in kept if slot.worker is not None]
+        old += [worker for slot in ending if (worker := slot.end()) is not None]
+        self._slots = [*kept, *added]
         for slot, successor in successors.items():
             slot.restarts.failures = 0
             self._adopt(slot, successor)
         await _retire(old)
 
+    def _wanted_count(self) -> int:
+        """The number of workers by the settings of now. Raises `WorkerFailed`."""
+        try:
+            return load_config(self._settings).workers
+        except WrongSettings as wrong:
+            raise WorkerFailed(str(wrong), USAGE) from None
+
+    def _more_slots(self, count: int) -> list[Slot]:
+        """Slots for as many workers in all. Raises `WorkerFailed`."""
+        try:
+            return more_slots(self._config.model_copy(update={"workers": count}), len(self._slots))
+        except CannotListen as refusal:
+            raise WorkerFailed(refusal.sentence) from None
+
     async def _stop(self, waiting: asyncio.Task[Any]) -> int:
         """Stop all workers at once. Returns 0 if all of them finished in time."""
         self._stopping.set()
         notify_supervisor("STOPPING=1")
-        if self._words:
+        if self._words and not self._hands_over:
             announce_drain(as_json=self._as_json)
         restarting = [slot.restarting for slot in self._slots if slot.restarting is not None]
         for task in (waiting, *restarting):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        # Now new connections are refused, so clients try other servers. Our open sockets would let them wait in vain.
+        # Workers that hand over have these sockets too. Otherwise new connections are refused now, so clients try other
+        # servers: our open sockets would let them wait in vain.
         for slot in self._slots:
             slot.close_ports()
-        in_time = await asyncio.gather(*(worker.stop() for worker in list(self._alive)))
+        in_time = await asyncio.gather(*(worker.stop(hands_over=self._hands_over) for worker in list(self._alive)))
         await asyncio.gather(*self._alive.values())
         return OK if all(in_time) else REFUSED
 

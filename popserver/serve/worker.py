@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from popserver.serve.order import ASK, LEAVE, Order, Report
-from popserver.serve.process import Facts, begin, loop_factory, prepare, start, stop
+from popserver.serve.process import Facts, Signalled, begin, loop_factory, prepare, serve_until, start, stop
 from popserver.serve.rules import share_of
 from popserver.serve.settings import REFUSED, USAGE, WrongSettings, load_config
 
@@ -52,20 +52,21 @@ async def _run(order: Order, config: Config, line: SupervisorPipe, started: floa
 
     sockets = order.take_sockets()
     app = App(share_of(config), own_process=True, worker=order.worker, given=sockets, upgrades=order.upgrades)
-    stopping = asyncio.Event()
+    asked = Signalled()
 
     def report_ready(facts: Facts) -> None:
-        # Before this, SIGTERM ends the process at once, whatever it waits for: it has no clients yet.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-        line.serve(leave=app.stop_accepting, stop=stopping.set)
-        line.report(Report(facts, config.drain_timeout / 1_000))
+        # Before this, a signal ends the process at once, whatever it waits for: it has no clients yet.
+        for name in (signal.SIGTERM, signal.SIGUSR1):
+            asked.hear(name)
+        line.serve(leave=app.stop_accepting, stop=lambda: asked.take(signal.SIGTERM))
+        line.report(Report(facts, config.drain_timeout / 1_000, config.handover / 1_000))
 
     try:
         await start(app, started, report_ready)
     except PopError as error:
         line.report(Report(refusal=error.sentence, exit_code=REFUSED))
         return REFUSED
-    await stopping.wait()
+    await serve_until(asked, app)
     return await stop(app)
 
 

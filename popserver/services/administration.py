@@ -18,7 +18,11 @@ from popserver.broker.broker import Broker
 from popserver.charts.rpc import ChartMethods
 from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.rpc import DeadLetterMethods
+from popserver.importing.flow import Importing
+from popserver.importing.rpc import ImportMethods
 from popserver.lite.rpc import LiteTopicMethods
+from popserver.mirrors.flow import Mirrors
+from popserver.mirrors.rpc import MirrorMethods
 from popserver.progress.flow import GroupProgress
 from popserver.progress.rpc import ProgressMethods
 from popserver.progress.rpc_rocketmq import GroupAdminMethods
@@ -28,6 +32,7 @@ from popserver.rocketmq_admin.online import OnlineConsumers
 from popserver.rocketmq_admin.rpc import RocketmqAdminMethods, ServerFacts
 from popserver.rocketmq_admin.traffic import Traffic
 from popserver.transport.calls import AnyMethod
+from popserver.transport.limits import CallLimits
 
 ADMIN = wire.DESCRIPTOR.services_by_name["Admin"]
 ROCKETMQ_ADMIN = rocketmq_admin.DESCRIPTOR.services_by_name["Admin"]
@@ -53,7 +58,7 @@ def operations_of(broker: Broker) -> Administration:
 
 
 def admin_methods(
-    broker: Broker, access: Access, readiness: Readiness, facts: ServerFacts
+    broker: Broker, access: Access, readiness: Readiness, facts: ServerFacts, limits: CallLimits
 ) -> dict[ServiceDescriptor, dict[str, AnyMethod]]:
     """Every method of each service."""
     engine, sessions = broker.engine, broker.sessions
@@ -62,17 +67,19 @@ def admin_methods(
     operations, members = operations_of(broker), sessions.group_members
     online = OnlineConsumers(clients, broker.catalog, members, reader, clock)
     progress = GroupProgress(reader, writer, broker.catalog, clock, broker.paused, clients, members, broker.servers)
-    seen = engine.meters.commits, engine.undelivered, broker.patrol
+    seen = engine.meters.commits, engine.undelivered, broker.patrol, facts.drain
     sending = broker.producing.sending
     return {
         ADMIN: {
-            **AdminMethods(operations, readiness, facts.version, broker.servers.server_id, *seen).methods,
+            **AdminMethods(operations, readiness, facts.version, broker.servers, *seen).methods,
             **ClientMethods(clients, sessions.commands, producers).methods,
             **DeadLetterMethods(Redrives(reader, writer)).methods,
             **ProgressMethods(progress).methods,
+            **ImportMethods(Importing(writer, broker.catalog, clock), clock, limits).methods,
             **LiteTopicMethods(reader).methods,
             **ChartMethods(broker.charts).methods,
             **AlertMethods(broker.alerts).methods,
+            **MirrorMethods(Mirrors(reader, writer, clock)).methods,
             **UserMethods(Users(writer, reader, access)).methods,
         },
         ROCKETMQ_ADMIN: {

@@ -71,6 +71,11 @@ class PopServer:
         for door in self._doors:
             door.close()
 
+    async def send_away(self) -> None:
+        """Not ready any more, although it serves: load balancers and our own clients turn to other servers."""
+        self.readiness.leave()
+        await self._session.send_away()
+
     async def drain(self, timeout_s: float) -> None:
         """Stop: the server is not ready any more, waiting polls end, running calls finish, then the port is closed.
 
@@ -98,6 +103,7 @@ def build(
     admin_at: tuple[str, int] | None = None,
     client_meters: ClientMeters | None = None,
     set_log_level: Callable[[str], None] | None = None,
+    drain: Callable[[], int] | None = None,
     given: GivenSockets = NONE_GIVEN,
     engine: Engine = "builtin",
 ) -> PopServer:
@@ -105,8 +111,8 @@ def build(
 
     Without `access` callers need not sign. The two services Admin exist only with `is_administered`; with `admin_at` on
     that host and port, otherwise beside messages. The service for metrics of clients exists only with `client_meters`.
-    `set_log_level`: None if the log is not the server's own. `given`: sockets that are bound already. Raises
-    `CannotListen` if an address cannot be bound.
+    `set_log_level`: None if the log is not the server's own. `drain`: see `AdminMethods`. `given`: sockets that are
+    bound already. Raises `CannotListen` if an address cannot be bound.
     """
     access = access or Access(broker.engine.reader, broker.engine.clock)
     make = partial(_door, engine, limits, must_sign=access.is_on)
@@ -147,8 +153,8 @@ def build(
     administration: list[Service] = []
     refused: list[Service] = []
     if is_administered:
-        facts = ServerFacts(version, address, lambda: door.connected, set_log_level)
-        tables = admin_methods(broker, access, readiness, facts)
+        facts = ServerFacts(version, address, lambda: door.connected, set_log_level, drain)
+        tables = admin_methods(broker, access, readiness, facts, limits)
         gate_of_admins = AdminGate(access, broker.engine.clock)
         administration = [serve(each, table, gate_of_admins, incoming) for each, table in tables.items()]
         refused = [serve(each, table, AdminElsewhere(), incoming) for each, table in tables.items()]

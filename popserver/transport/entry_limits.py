@@ -36,6 +36,7 @@ ENTRIES_MAX = {
     "Words.words": 1_024,
     "Pairs.pairs": 1_024,
     "ImportOffsetsRequest.offsets": 8_192,
+    "ImportMessagesRequest.messages": 2_000,
     "AddPolicyRequest.actions": 16,
     "DescribeGroupAccumulationRequest.topics": 1_024,
     "QueryTimeSpanRequest.topics": 1_024,

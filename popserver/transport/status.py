@@ -38,8 +38,10 @@ CODES: dict[type[PopError], pb.Code.ValueType] = {
     errors.TooLate: pb.PRECONDITION_FAILED,
     errors.TopicRecreated: pb.PRECONDITION_FAILED,
     errors.AlreadyExists: pb.PRECONDITION_FAILED,
+    errors.LeaseTaken: pb.PRECONDITION_FAILED,
     errors.Unauthorized: pb.UNAUTHORIZED,
     errors.Forbidden: pb.FORBIDDEN,
+    errors.TopicClosed: pb.FORBIDDEN,
     errors.Unimplemented: pb.NOT_IMPLEMENTED,
     errors.Unsupported: pb.UNSUPPORTED,
     # The request names something that does not exist.

@@ -1,0 +1,1 @@
+"""The record of mirrors: processes that hand messages over between servers."""
