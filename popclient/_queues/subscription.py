@@ -9,6 +9,7 @@ from typing import Final
 from popclient.message import FilterExpression, MessageView
 
 RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
 
 
 @dataclass(frozen=True, slots=True)

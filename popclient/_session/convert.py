@@ -13,7 +13,7 @@ from popclient._session.message_id import new_message_id
 from popclient._version import HOSTNAME, VERSION
 from popclient.config import Endpoint
 from popclient.errors import PopError, error_of
-from popclient.message import IDEMPOTENCY_KEY, FilterExpression, Message
+from popclient.message import IDEMPOTENCY_KEY, FilterExpression, Message, MessageView
 from popclient.receipts import SendReceipt
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
@@ -101,6 +101,34 @@ def _serialised(
         system_properties=system,
         body=body,
     ).SerializeToString()
+
+
+# What servers add to the properties of a copy, or of a message of a message group, and what a mirror adds to a dead
+# letter for RocketMQ.
+_ADDED: Final = (
+    "RETRY_TOPIC", "RECONSUME_TIME", "popmq.origin-key", "popmq.parent-resets", "__SHARDINGKEY",
+    "popmq.dead-topic", "popmq.dead-reason", "popmq.dead-attempt",
+)  # fmt: skip
+
+
+def as_sent(view: MessageView, topic: pb.Resource) -> pb.Message:
+    """A received message as its producer sent it, for another topic or server: with its id, and when and where it was
+    born; without what its server has added. The body stays packed if it was."""
+    received = view._wire
+    sent = pb.Message(topic=topic, body=view.stored_body)
+    sent.user_properties.update({name: value for name, value in view.properties.items() if name not in _ADDED})
+    of, to = received.system_properties, sent.system_properties
+    to.message_id, to.body_encoding, to.message_type = of.message_id, of.body_encoding or pb.IDENTITY, pb.NORMAL
+    to.born_timestamp.CopyFrom(of.born_timestamp)
+    to.born_host = of.born_host
+    to.keys[:] = of.keys
+    if of.HasField("tag"):
+        to.tag = of.tag
+    if of.HasField("message_group"):
+        to.message_group, to.message_type = of.message_group, pb.FIFO
+    if of.HasField("trace_context"):
+        to.trace_context = of.trace_context
+    return sent
 
 
 def _kind(message: Message) -> pb.MessageType.ValueType:

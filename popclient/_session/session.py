@@ -230,8 +230,6 @@ class Session:
             except Refused as sent:
                 reason = sent.refusal
                 self._refused(sent.refusal, is_final=not sent.refusal.retryable)
-            except StreamLeft:
-                pass
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise
@@ -239,6 +237,8 @@ class Session:
             finally:
                 stream.cancel()
                 self._stream = None  # a closed client keeps nothing of gRPC: see `forks`
+        except StreamLeft:
+            self.transport.turn_from(link.endpoint)
         except (ClientClosed, Unreachable) as failure:
             reason = failure
         except Exception as defect:  # noqa: BLE001  no defect may end the session, and each is logged

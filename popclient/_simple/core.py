@@ -125,11 +125,11 @@ class SimpleConsumerCore:
         mine: list[Poll] = []
         deadline = asyncio.get_running_loop().time() + asking.await_duration.total_seconds() + SLACK
         try:
-            topics = self._rotation()
+            places = self._places()
             self._turn += 1
-            for topic in topics:
+            for topic in places:
                 mine.append(self._polls.take_up(topic, asking))
-                if len(mine) < len(self.topics):
+                if len(mine) < len(places):
                     await _first_of(mine, HEDGE)
                     if brought := self._brought(mine):
                         return brought
@@ -157,8 +157,14 @@ class SimpleConsumerCore:
         for poll in [poll for poll in mine if poll.done]:
             mine.remove(poll)
             self._polls.release([poll])
-            if poll.ahead or asking.await_duration > WORTH_A_POLL:
+            if poll.failure is None and (poll.ahead or asking.await_duration > WORTH_A_POLL):
                 mine.append(self._polls.take_up(poll.topic, asking))
+
+    def _places(self) -> list[str]:
+        """The topic of each poll that a receive may need, those of the first brokers before those of others."""
+        topics = self._rotation()
+        counts = {topic: self._polls.count_of(topic) for topic in topics}
+        return [topic for turn in range(max(counts.values())) for topic in topics if turn < counts[topic]]
 
     def _rotation(self) -> list[str]:
         """All topics, beginning with the one whose turn it is."""
@@ -167,7 +173,8 @@ class SimpleConsumerCore:
         return topics[first:] + topics[:first]
 
     def _brought(self, polls: Sequence[Poll]) -> list[MessageView]:
-        """The messages of the first poll that has some. Raises the failure of a poll if none has messages."""
+        """The messages of the first poll that has some. Raises the failure of a poll if none has messages, and no other
+        poll waits for messages of its topic."""
         if self._closing:
             raise ClientClosed
         if self.stopped:
@@ -175,8 +182,9 @@ class SimpleConsumerCore:
         for poll in polls:
             if poll.messages and poll.done and (brought := self._polls.take(poll)):
                 return brought
+        waiting = {poll.topic for poll in polls if not poll.done}  # at another broker of the topic
         for poll in polls:
-            if poll.done and (failure := poll.failure):
+            if poll.done and poll.topic not in waiting and (failure := poll.failure):
                 raise for_caller(failure)
         return []
 

@@ -44,6 +44,7 @@ class Poll:
         self.ahead = ahead
         self.messages: list[MessageView] = []
         self.refusal: PopError | None = None  # why it was interrupted
+        self.broker = ""  # the name of the one that it asks
         self.task: asyncio.Task[None]
 
     @property
@@ -99,6 +100,10 @@ class Polls:
         if self._stopped:
             raise ClientClosed
         return self._begin(Poll(topic, asking))
+
+    def count_of(self, topic: str) -> int:
+        """How many polls look everywhere for messages of the topic: RocketMQ's proxy looks at one broker for each."""
+        return 1 if self._session.is_popmq else max(len(_brokers_of(self._session.routes.queues.get(topic, ()))), 1)
 
     def ask_ahead(self, topic: str, asking: Asking, wanted: int) -> None:
         """Begins a poll for the next receives, where the server answers a receive in one frame.
@@ -215,7 +220,7 @@ class Polls:
         route = await self._session.route(topic)
         request = receive_request(
             self._group,
-            self._next_queue(topic, route),
+            self._next_queue(poll, route),
             self._topics[topic],
             poll.ahead or asking.max_messages,
             asking.invisible,
@@ -237,13 +242,25 @@ class Polls:
         if not poll.messages and not poll.ahead:
             await asyncio.sleep(min(long_poll, LEAST_PACE) - (clock() - begun))
 
-    def _next_queue(self, topic: str, route: Sequence[pb.MessageQueue]) -> pb.MessageQueue:
-        """A readable queue of each broker in turn. Servers look only at the broker, and serve any of its queues."""
-        readable = [queue for queue in route if queue.permission in (pb.READ, pb.READ_WRITE) and not queue.broker.id]
-        brokers = list({queue.broker.name: queue for queue in reversed(readable)}.values())
+    def _next_queue(self, poll: Poll, route: Sequence[pb.MessageQueue]) -> pb.MessageQueue:
+        """A readable queue of each broker in turn; of one that no other poll waits at, if there is one.
+
+        Servers look only at the broker, and serve any of its queues."""
+        brokers = _brokers_of(route)
         if not brokers:
-            return pb.MessageQueue(topic=convert.resource(topic, self._session.config.namespace))
-        return brokers[next(self._queue_turn) % len(brokers)]
+            return pb.MessageQueue(topic=convert.resource(poll.topic, self._session.config.namespace))
+        first = next(self._queue_turn) % len(brokers)
+        in_turn = brokers[first:] + brokers[:first]
+        asked = {each.broker for each in self._all if each is not poll and each.topic == poll.topic and not each.done}
+        chosen = next((queue for queue in in_turn if queue.broker.name not in asked), in_turn[0])
+        poll.broker = chosen.broker.name
+        return chosen
+
+
+def _brokers_of(route: Sequence[pb.MessageQueue]) -> list[pb.MessageQueue]:
+    """A readable queue of each broker."""
+    readable = [queue for queue in route if queue.permission in (pb.READ, pb.READ_WRITE) and not queue.broker.id]
+    return list({queue.broker.name: queue for queue in reversed(readable)}.values())
 
 
 def _note_failure(task: asyncio.Task[None]) -> None:

@@ -69,9 +69,7 @@ class Relay:
 
         Raises the error that stops all of them: Unreachable, Unauthorized, or the database's own error.
         """
-        with self._engine.connect() as conn:
-            found = conn.execute(FULL.where(outbox.c.outbox_id.in_(self._next(conn))))
-            rows = found.all()
+        rows = self._oldest()
         # Outside of any transaction: others must not wait for our locks while the broker answers.
         outcomes = self._send(rows)
         taken = [number for number, outcome in outcomes.items() if not isinstance(outcome, PopError)]
@@ -150,6 +148,12 @@ class Relay:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _oldest(self) -> Sequence[Row[Any]]:
+        """The rows of the next step."""
+        with self._engine.connect() as conn:
+            found = conn.execute(FULL.where(outbox.c.outbox_id.in_(self._next(conn))))
+            return found.all()
 
     def _next(self, conn: Connection) -> list[int]:
         """The numbers of the next messages, as many as fit into one request."""

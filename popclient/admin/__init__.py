@@ -1,4 +1,4 @@
-"""Administration of a PopMQ server: topics, groups, progress, messages, dead letters, redrives, users, status.
+"""Administration of a PopMQ server: topics, groups, progress, messages, dead letters, mirrors, users, status.
 
 Uses popmq.v1.Admin; with a server that does not offer it, such as RocketMQ's, each call raises UnsupportedByServer.
 Synchronous, safe in threads; fails fast if no server listens.
@@ -40,10 +40,12 @@ from popclient.admin.facts import (
     Trial,
     Why,
 )
+from popclient.admin.mirror_facts import MirrorFacts, MirrorReport
 from popclient.admin.redrive_facts import (
     DeadLetter,
     DeadLetterPage,
     DeadLetterSelection,
+    ImportedDeath,
     Redrive,
     RedriveOrder,
     RedrivePlan,
@@ -56,6 +58,7 @@ from popclient.admin.server_facts import (
     Budget,
     Chart,
     ChartPoint,
+    Drain,
     Health,
     HealthCheck,
     Histogram,
@@ -79,6 +82,7 @@ __all__ = [
     "DeadLetter",
     "DeadLetterPage",
     "DeadLetterSelection",
+    "Drain",
     "Explanation",
     "ExponentialBackoff",
     "FilterTrial",
@@ -90,6 +94,7 @@ __all__ = [
     "Histogram",
     "HistoryEntry",
     "Hold",
+    "ImportedDeath",
     "KnownServer",
     "LiteTopic",
     "LiteTopicFacts",
@@ -98,6 +103,8 @@ __all__ = [
     "LockedMessageGroups",
     "MessageFacts",
     "MessageState",
+    "MirrorFacts",
+    "MirrorReport",
     "MovedOffset",
     "NewUser",
     "Pause",

@@ -34,6 +34,7 @@ from popclient.admin.facts import (
     Trial,
     Why,
 )
+from popclient.admin.mirror_facts import MirrorFacts
 from popclient.admin.redrive_facts import DeadLetter
 from popclient.admin.server_facts import (
     Alert,
@@ -111,6 +112,10 @@ def filter_trial_of(answer: wire.TryFilterResponse) -> FilterTrial:
 def dead_letter_of(letter: wire.DeadLetter) -> DeadLetter:
     queue_offset = letter.queue_offset if letter.HasField("queue_id") else None
     return facts_of(DeadLetter, letter, queue_offset=queue_offset)
+
+
+def mirror_of(mirror: wire.Mirror) -> MirrorFacts:
+    return facts_of(MirrorFacts, mirror, namespace=mirror.topic.resource_namespace)
 
 
 def policy_of(policy: wire.Policy) -> Policy:

@@ -25,6 +25,7 @@ class Topic:
     """`message_count` is what is stored now; `queues` is filled by `get_topic` alone.
 
     lite_expiry: how long a lite topic lives after its last message; None: for ever.
+    closed_because: why the topic refuses its producers; empty: it does not refuse them.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Topic:
     queues: tuple[Queue, ...]
     lite_topic_count: int = 0
     lite_expiry: timedelta | None = None
+    closed_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)

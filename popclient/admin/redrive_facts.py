@@ -156,3 +156,16 @@ class RedriveStep:
     plan: RedrivePlan
     redriven: int
     skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedDeath:
+    """A dead letter of another server, to be imported: how often its group received it, why and when it died.
+
+    `dead_at` None: unknown; without a time zone UTC.
+    """
+
+    message: MessageView
+    delivery_attempt: int
+    reason: str = ""
+    dead_at: datetime | None = None

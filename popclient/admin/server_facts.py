@@ -94,11 +94,22 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """A server that stops as soon as its clients have had the time of `handover` to go to other servers.
+
+    address: for clients; empty if it is not known.
+    """
+
+    address: str
+    handover: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class KnownServer:
     """A server that uses the database, or used it until a short time ago.
 
     address: for clients; empty if it is not known. last_seen: its last heartbeat; running: that is not late.
-    asked: it gave this answer.
+    asked: it gave this answer. leaving: it hands its clients over to other servers, or stops.
     """
 
     server_id: str
@@ -106,6 +117,7 @@ class KnownServer:
     last_seen: datetime
     running: bool
     asked: bool
+    leaving: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Row, delete, func, select, update
 
 from popclient._arguments import not_copied
-from popclient._tasks import begin_task
+from popclient._tasks import begin_task, finishing
 from popclient.errors import ClientClosed, PopError
 from popclient.message import Message
 from popclient.sql.relay import (
@@ -79,9 +79,7 @@ class Relay:
 
         Raises the error that stops all of them: Unreachable, Unauthorized, or the database's own error.
         """
-        async with self._engine.connect() as conn:
-            found = await conn.execute(FULL.where(outbox.c.outbox_id.in_(await self._next(conn))))
-            rows = found.all()
+        rows = await self._oldest()
         # Outside of any transaction: others must not wait for our locks while the broker answers.
         outcomes = await self._send(rows)
         taken = [number for number, outcome in outcomes.items() if not isinstance(outcome, PopError)]
@@ -127,6 +125,8 @@ class Relay:
             moved += step.moved
         return moved
 
+    # sync: @finishing =>
+    @finishing
     async def waiting(self) -> int:
         """How many messages are still to be moved."""
         async with self._engine.connect() as conn:
@@ -166,6 +166,14 @@ class Relay:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    # sync: @finishing =>
+    @finishing
+    async def _oldest(self) -> Sequence[Row[Any]]:
+        """The rows of the next step."""
+        async with self._engine.connect() as conn:
+            found = await conn.execute(FULL.where(outbox.c.outbox_id.in_(await self._next(conn))))
+            return found.all()
+
     async def _next(self, conn: AsyncConnection) -> list[int]:
         """The numbers of the next messages, as many as fit into one request."""
         numbers: list[int] = []
@@ -194,6 +202,8 @@ class Relay:
                     held_up.add(group_of(row))
         return outcomes
 
+    # sync: @finishing =>
+    @finishing
     async def _settle(self, taken: Sequence[int], refused: Mapping[int, object]) -> None:
         async with self._engine.begin() as conn:
             if taken:

@@ -243,17 +243,22 @@ def add_max(parser: argparse.ArgumentParser, most: int, default: int = 32, text:
     parser.add_argument("--max", type=number(1, most), default=default, metavar="N", help=f"{text} ({default})")
 
 
-def confirm(arguments: argparse.Namespace, what: str) -> bool:
-    """Whether to continue with a change that cannot be undone: with `--yes`, or after a question on a terminal.
+def confirm(arguments: argparse.Namespace, what: str, *, for_good: bool = True) -> bool:
+    """Whether to continue with a change: with `--yes`, or after a question on a terminal.
 
-    what: the change with counts, such as "deletes topic orders with 18,910 messages". Raises `UsageError` without a
-    terminal.
+    what: the change with counts, such as "deletes topic orders with 18,910 messages". for_good: it cannot be undone.
+    Raises `UsageError` without a terminal.
     """
     if arguments.yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError(f"this {what}; it cannot be undone, confirm it with --yes")
-    print(visible(f"This {what}. It cannot be undone. Continue? [y/N] "), end="", file=sys.stderr, flush=True)
+        raise UsageError(f"this {what}; {'it cannot be undone, ' if for_good else ''}confirm it with --yes")
+    print(
+        visible(f"This {what}.{' It cannot be undone.' if for_good else ''} Continue? [y/N] "),
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
     print("nothing was changed", file=sys.stderr)

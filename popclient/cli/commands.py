@@ -21,6 +21,8 @@ from popclient.cli.arguments import (
     secret_source,
 )
 from popclient.cli.dead_letters.commands import add_dlq
+from popclient.cli.mirroring.commands import add_mirror, add_mirrors
+from popclient.cli.moving.commands import add_move
 
 QUEUES_MAX = 2**31 - 1  # of the wire; the server has its own limit
 ATTEMPTS_MAX = 2**31 - 1
@@ -43,9 +45,20 @@ def add_commands(commands: Any) -> None:
     add_dlq(add_actions(commands, "dlq", "show, redrive, export or delete dead letters"))
     _add_acl(add_actions(commands, "acl", "manage users and their policies"))
     _add_relay(commands)
+    add_mirror(commands)
+    add_mirrors(add_actions(commands, "mirrors", "show and forget mirrors"))
+    add_move(add_actions(commands, "move", "move topics and groups to another server, while they are used"))
     _add_why(commands)
     clock = add_actions(commands, "clock", "the system clock of the server")
     add_command(clock, "confirm", "confirm that the clock is right; retention then continues", "server:confirm_clock")
+    server = add_actions(commands, "server", "take a server away")
+    drain = add_command(
+        server,
+        "drain",
+        "stop the server at --endpoint as soon as its clients have had the time to go to the other servers",
+        "server:drain",
+    )
+    drain.add_argument("--wait", action="store_true", help="return when it takes no more calls")
     _add_top(commands)
     add_command(commands, "health", "show whether the server works and should get requests, and why", "server:health")
     repair = add_command(
@@ -69,6 +82,9 @@ def _add_topic(actions: Any) -> None:
     _add_queues(update, "the new number of message queues; it can only grow")
     _add_types(update, "a message type that it accepts from now on; may be repeated")
     _add_expiry(update, "delete a lite topic this long after its last message; 0s: never")
+    close = add_command(actions, "close", "refuse the messages of its producers", "topics:close", "name")
+    close.add_argument("--because", required=True, metavar="SENTENCE", help="what its producers read")
+    add_command(actions, "open", "let a closed topic take messages of producers again", "topics:reopen", "name")
     _add_delete(actions, "delete a topic with its messages", "topics:delete")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,9 @@ from popclient.cli.output import (
     table_of,
     utc,
 )
+from popclient.errors import Unreachable
+
+LOOK_AGAIN_S = 0.5
 
 
 def status(arguments: Namespace) -> int:
@@ -69,6 +73,26 @@ def health(arguments: Namespace) -> int:
     checks = table_of(found.checks, "ok check reason", ok=lambda check: "yes" if check.ok else "no", check="name")
     report(arguments, asdict(found), [answer, "", *checks, *hint_lines(found.warnings)])
     return OK if found.ready else REFUSED
+
+
+def drain(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        begun = admin.drain()
+        while arguments.wait and _still_leaves(admin, begun.address):
+            time.sleep(LOOK_AGAIN_S)
+    until = f"it stops in {duration_text(begun.handover)}" if not arguments.wait else "it takes no more calls"
+    sentence = f"the clients of {begun.address or 'this server'} go to the other servers; {until}"
+    document = {"address": begun.address, "handover_ms": milliseconds(begun.handover), "stopped": arguments.wait}
+    return report(arguments, document, [sentence])
+
+
+def _still_leaves(admin: Admin, address: str) -> bool:
+    """By its own status; or, behind a load balancer and under a supervisor, by that of the server that answers now."""
+    try:
+        servers = admin.status().servers
+    except Unreachable:
+        return False
+    return any(each.address == address and each.leaving and each.running for each in servers)
 
 
 def repair(arguments: Namespace) -> int:
@@ -127,7 +151,7 @@ def _server_lines(status: Status) -> list[str]:
         # Workers of one `popmq serve` have one address.
         (
             each.address if each.address and uses[each.address] == 1 else f"{each.address} {each.server_id}".strip(),
-            "running" if each.running else "silent",
+            "silent" if not each.running else "leaving" if each.leaving else "running",
             duration_text(status.now - each.last_seen),
         )
         for each in status.servers

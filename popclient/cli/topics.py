@@ -48,6 +48,7 @@ def show(arguments: Namespace) -> int:
             ("types", ", ".join(topic.accept_message_types)),
             ("messages", topic.message_count),
             ("created", topic.created_at),
+            *([("closed", topic.closed_because)] if topic.closed_because else []),
             *_lite_fields(topic),
         ]
     )
@@ -77,6 +78,19 @@ def update(arguments: Namespace) -> int:
     )
 
 
+def close(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        closed = admin.close_topic(arguments.name, arguments.because)
+    said = f"topic {closed.name} is closed; its producers read: {closed.closed_because}"
+    return report(arguments, _document(closed), [said])
+
+
+def reopen(arguments: Namespace) -> int:
+    with Admin(client_config(arguments)) as admin:
+        opened = admin.open_topic(arguments.name)
+    return report(arguments, _document(opened), [f"topic {opened.name} takes messages of producers"])
+
+
 def delete(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         messages = admin.get_topic(arguments.name).message_count
@@ -97,7 +111,7 @@ def _document(topic: Topic, *, with_queues: bool = False) -> dict[str, Any]:
     document: dict[str, Any] = {
         **picked(topic, "name namespace queue_count"),
         "message_types": list(topic.accept_message_types),
-        **picked(topic, "message_count created_at"),
+        **picked(topic, "message_count created_at closed_because"),
     }
     if "LITE" in topic.accept_message_types:
         expiry = topic.lite_expiry

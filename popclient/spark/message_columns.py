@@ -82,6 +82,15 @@ SOURCES: Final[dict[str, Source]] = {
     "lite_topic": Source(_TEXT, _optional("lite_topic")),
 }
 
+
+def _origin_topic(wire: pb.Message) -> str | None:
+    system = wire.system_properties
+    return system.dead_letter_queue.topic if system.HasField("dead_letter_queue") else None
+
+
+# What a journal keeps of a message: also where a dead letter came from.
+KEPT: Final[dict[str, Source]] = {**SOURCES, "origin_topic": Source(_TEXT, _origin_topic)}
+
 # ---- Columns of Spark ----
 
 
@@ -109,7 +118,8 @@ _SPARK: Final = {
     pa.int64(): "bigint",
     pa.binary(): "binary",
 }
-_OWN: Final = tuple(Column(name, _SPARK[each.type], (name,), unchanged) for name, each in SOURCES.items())
+KEPT_COLUMNS: Final = tuple(Column(name, _SPARK[each.type], (name,), unchanged) for name, each in KEPT.items())
+_OWN: Final = tuple(each for each in KEPT_COLUMNS if each.name in SOURCES)
 _KAFKA: Final = (
     Column("key", "binary", ("keys", "message_group"), _kafka_key),
     Column("value", "binary", ("body",), unchanged),
@@ -151,16 +161,21 @@ class MessageColumns:
             yield self._of_wire(*zip(*part, strict=True))
 
     def of_chunk(self, chunk: bytes) -> Iterator[pa.RecordBatch]:
-        """From an Arrow IPC stream with these columns' sources, as popmq.v1.Bulk sends it."""
+        """From an Arrow IPC stream with these columns' sources, as popmq.v1.Bulk sends it and a journal keeps it. What
+        the journal of an earlier PopMQ lacks is NULL."""
         with pa.ipc.open_stream(chunk) as reader:
+            there = set(reader.schema.names)
             for batch in reader:
                 if batch.num_rows:
-                    arrays = {name: batch.column(name) for name in self.sources}
+                    arrays = {
+                        name: batch.column(name) if name in there else pa.nulls(batch.num_rows, KEPT[name].type)
+                        for name in self.sources
+                    }
                     yield record_batch(self._columns, self.arrow, arrays, batch.num_rows)
 
     def _of_wire(self, rows: Sequence[pb.Message], bodies: Sequence[bytes]) -> pa.RecordBatch:
         arrays = {
-            name: pa.array(bodies if name == "body" else map(SOURCES[name].read, rows), SOURCES[name].type)
+            name: pa.array(bodies if name == "body" else map(KEPT[name].read, rows), KEPT[name].type)
             for name in self.sources
         }
         return record_batch(self._columns, self.arrow, arrays, len(rows))

@@ -10,15 +10,16 @@ from popclient._sync.admin.access import Access
 from popclient._sync.admin.catalog import Clients, Groups, Topics
 from popclient._sync.admin.dead_letters import DeadLetters, Redrives
 from popclient._sync.admin.messages import Messages, Scheduled
+from popclient._sync.admin.mirrors import Mirrors
 from popclient._sync.admin.progress import Progress
 from popclient.admin.answers import facts_of
-from popclient.admin.server_facts import Alerts, Chart, Health, Status, StoreRepair
+from popclient.admin.server_facts import Alerts, Chart, Drain, Health, Status, StoreRepair
 from popproto.v1 import admin_pb2 as wire
 
 REPAIR_SECONDS = 300.0  # of a store with millions of rows
 
 
-class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters, Redrives, Access):
+class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters, Redrives, Mirrors, Access):
     """The administration of one server. Safe in threads.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
@@ -64,6 +65,15 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
         wanted = wire.RepairStoreRequest(dry_run=dry_run)
         answer = self._call(lambda link: link.admin.RepairStore, wanted, takes=REPAIR_SECONDS)
         return facts_of(StoreRepair, answer)
+
+    def drain(self) -> Drain:
+        """Takes the called server away: its clients go to the other servers of its database, then it stops.
+
+        Until then it serves every call, and routes name only the others. Again: nothing more. Raises BadRequest if no
+        other server runs.
+        """
+        answer = self._call(lambda link: link.admin.DrainServer, wire.DrainServerRequest())
+        return facts_of(Drain, answer)
 
     def confirm_clock(self) -> str:
         """Confirms the server's system clock: retention then removes what is old by it. Returns what that changes.

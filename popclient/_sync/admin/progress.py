@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
+from popclient._session import convert
 from popclient._sync.admin.calls import Calls
 from popclient.admin.answers import facts_of
 from popclient.admin.facts import MovedOffset, QueueLag, SkippedMessage
+from popclient.admin.redrive_facts import ImportedDeath
+from popclient.errors import PopError, error_of
+from popclient.message import MessageView
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 
@@ -111,3 +115,28 @@ class Progress(Calls):
                 request.offsets.add(topic=self._named(topic), queue_id=queue_id, to_offset=offset)
         answer = self._call(lambda link: link.admin.ImportOffsets, request)
         return [facts_of(MovedOffset, each) for each in answer.moved]
+
+    def import_messages(
+        self, group: str, topic: str, messages: Iterable[MessageView | ImportedDeath], *, failures: bool = True
+    ) -> list[bool | PopError]:
+        """Stores messages of another server for one group alone, at most 1,000: messages that the group has not done
+        there, and its dead letters. The group and the topic must exist.
+
+        failures: whether the attempts at the other server count. Returns for each message whether it was stored before,
+        or why it is refused; a message id is stored once, as long as retention keeps the message. Raises a PopError if
+        nothing was stored.
+        """
+        named = self._named(topic)
+        request = wire.ImportMessagesRequest(group=self._named(group), topic=named)
+        for each in messages:
+            view = each.message if isinstance(each, ImportedDeath) else each
+            given = request.messages.add(message=convert.as_sent(view, named))
+            if isinstance(each, ImportedDeath):
+                given.delivery_attempt = each.delivery_attempt
+                given.death.reason = each.reason
+                if each.dead_at is not None:
+                    given.death.dead_at.FromDatetime(each.dead_at)
+            elif failures:
+                given.delivery_attempt = view.delivery_attempt
+        answer = self._call(lambda link: link.admin.ImportMessages, request)
+        return [each.is_repeated if each.status.code == pb.OK else error_of(each.status) for each in answer.results]

@@ -6,11 +6,12 @@ from datetime import timedelta
 
 from popclient._arguments import as_timedelta
 from popclient.admin.answers import facts_of
-from popclient.admin.server_facts import Alerts, Chart, Health, Status, StoreRepair
+from popclient.admin.server_facts import Alerts, Chart, Drain, Health, Status, StoreRepair
 from popclient.aio.admin.access import Access
 from popclient.aio.admin.catalog import Clients, Groups, Topics
 from popclient.aio.admin.dead_letters import DeadLetters, Redrives
 from popclient.aio.admin.messages import Messages, Scheduled
+from popclient.aio.admin.mirrors import Mirrors
 from popclient.aio.admin.progress import Progress
 from popproto.v1 import admin_pb2 as wire
 
@@ -19,7 +20,7 @@ REPAIR_SECONDS = 300.0  # of a store with millions of rows
 
 # sync: Belongs to ... use. => Safe in threads.
 # sync: "popclient.aio" => "popclient.admin"
-class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters, Redrives, Access):
+class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters, Redrives, Mirrors, Access):
     """The administration of one server. Belongs to the event loop of its first use.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
@@ -67,6 +68,15 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
         wanted = wire.RepairStoreRequest(dry_run=dry_run)
         answer = await self._call(lambda link: link.admin.RepairStore, wanted, takes=REPAIR_SECONDS)
         return facts_of(StoreRepair, answer)
+
+    async def drain(self) -> Drain:
+        """Takes the called server away: its clients go to the other servers of its database, then it stops.
+
+        Until then it serves every call, and routes name only the others. Again: nothing more. Raises BadRequest if no
+        other server runs.
+        """
+        answer = await self._call(lambda link: link.admin.DrainServer, wire.DrainServerRequest())
+        return facts_of(Drain, answer)
 
     async def confirm_clock(self) -> str:
         """Confirms the server's system clock: retention then removes what is old by it. Returns what that changes.

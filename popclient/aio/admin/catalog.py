@@ -19,6 +19,7 @@ from popclient.admin.facts import (
 )
 from popclient.admin.requests import message_types, set_expiry, set_interval, set_intervals
 from popclient.aio.admin.calls import Calls
+from popclient.errors import UnsupportedByServer
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import admin_pb2 as rocketmq
 
@@ -62,6 +63,27 @@ class Topics(Calls):
             topic=self._named(name), queue_count=queue_count, accept_message_types=message_types(accept_message_types)
         )
         set_expiry(request, lite_expiry)
+        answer = await self._call(lambda link: link.admin.UpdateTopic, request)
+        return topic_of(answer.topic)
+
+    async def close_topic(self, name: str, because: str) -> Topic:
+        """Closes a topic for producers, who are refused with Forbidden and this sentence (at most 500 characters).
+
+        When this returns, no server stores a message of a producer in it, not even one on its way; only a delayed or
+        half message on its way may still be accepted. Consumers go on, and what was accepted arrives: also delayed
+        messages, half messages that are committed later, and those of transactions of users (`popmq_enqueue`).
+        """
+        if not because:
+            raise ValueError("because is empty; say why the topic is closed, for the people behind its producers")
+        request = wire.UpdateTopicRequest(topic=self._named(name), closed_because=because)
+        answer = await self._call(lambda link: link.admin.UpdateTopic, request)
+        if not answer.topic.closed_because:
+            raise UnsupportedByServer(f"this server cannot close topic {name!r}: it is older than 1.0; update it first")
+        return topic_of(answer.topic)
+
+    async def open_topic(self, name: str) -> Topic:
+        """Lets a closed topic take messages of producers again."""
+        request = wire.UpdateTopicRequest(topic=self._named(name), closed_because="")
         answer = await self._call(lambda link: link.admin.UpdateTopic, request)
         return topic_of(answer.topic)
 

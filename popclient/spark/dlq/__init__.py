@@ -14,7 +14,7 @@ dlq.lineage(spark, "postgresql://popmq@db/popmq", plan_id="nightly-2013-02-08").
 from __future__ import annotations
 
 from popclient.spark.dlq.frames import CLASS, classify, counts, lineage, read
-from popclient.spark.dlq.repairing import REPAIR, plan, repair
+from popclient.spark.dlq.repairing import REPAIR, messages, plan, repair
 from popclient.spark.dlq.server import Redriven, purge, redrive
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "classify",
     "counts",
     "lineage",
+    "messages",
     "plan",
     "purge",
     "read",

@@ -68,11 +68,13 @@ def classify(dead: DataFrame, by: str | Column | Callable[[Row], str | None] = "
 def counts(classified: DataFrame) -> DataFrame:
     """A row for each class, the largest first: class, messages, share (0 to 1), oldest, newest (time of death), example
     (a message id)."""
+    # Those that a journal has read have no id.
+    order = sql.coalesce("id", sql.unix_micros("dead_timestamp"))
     grouped = classified.groupBy(CLASS).agg(
         sql.count("*").alias("messages"),
         sql.min("dead_timestamp").alias("oldest"),
         sql.max("dead_timestamp").alias("newest"),
-        sql.min_by("message_id", "id").alias("example"),
+        sql.min_by("message_id", order).alias("example"),
     )
     total = grouped.agg(sql.sum("messages").alias("total"))
     share = (sql.col("messages") / sql.col("total")).alias("share")

@@ -66,6 +66,24 @@ def plan(dead: DataFrame, *, target: str | None = None, reason: str | Column = "
     )
 
 
+def messages(dead: DataFrame, *, target: str | None = None) -> DataFrame:
+    """These dead letters as rows for `write.format("popmq")`, each to the topic it came from, with its repair.
+
+    target: the topic of those whose column `topic` is NULL: RocketMQ's proxy does not say where they came from.
+
+    For servers that have no redrives, such as RocketMQ's. Columns: topic, body, tag, keys, properties, message_group,
+    lite_topic. Unlike after `redrive`, all groups of the topic get the messages, and nothing records that they were
+    sent: a job that runs again sends them again.
+    """
+    repaired = REPAIR in dead.columns
+    values = {
+        name: sql.coalesce(sql.col(REPAIR)[name], sql.col(name)) if repaired else sql.col(name) for name in _TYPES
+    }
+    values["tag"] = sql.nullif(values["tag"], sql.lit(""))  # a repair removes it so
+    topic = sql.coalesce("topic", sql.lit(target).cast("string")).alias("topic")
+    return dead.select(topic, *(value.alias(name) for name, value in values.items()), "message_group", "lite_topic")
+
+
 def changed_of(dead: DataFrame) -> Column:
     """The names of the fields that a row's repair changes."""
     if REPAIR not in dead.columns:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from popclient._queues.subscription import DEAD_LETTER_PREFIX
 from popclient.config import ClientConfig
 from popclient.message import FilterExpression
 from popclient.spark.columns import Column, schema_of
-from popclient.spark.message_columns import ALIASES, COLUMNS, FILTER, filter_of
+from popclient.spark.journal.letters import DEAD_LETTERS, LETTER_COLUMNS
+from popclient.spark.message_columns import ALIASES, COLUMNS, FILTER, LAYOUTS, columns_from, filter_of
 from popclient.spark.options import SERVER, OptionReader, OptionTable, duration_ms, needed, number, special
 
 
@@ -51,6 +53,17 @@ def _path(given: OptionReader) -> Path:
     return Path(path).absolute()  # workers may have another working directory
 
 
+def _columns(given: OptionReader) -> tuple[Column, ...]:
+    """Of messages, or of dead letters."""
+    if given.choice("columns", LAYOUTS[0], (*LAYOUTS, DEAD_LETTERS)) != DEAD_LETTERS:
+        return columns_from(given)
+    if other := next((topic for topic in given.names("topic") if not topic.startswith(DEAD_LETTER_PREFIX)), None):
+        raise given.refuse("columns", f"topic {other} has no dead letters; read the topics {DEAD_LETTER_PREFIX}<group>")
+    if given.flag("includeHeaders", default=False):
+        raise given.refuse("includeHeaders", "dead letters have the column properties; leave it out")
+    return LETTER_COLUMNS
+
+
 TABLE: Final = OptionTable(
     {
         "topics": special(_topics, "topic", *FILTER.names),
@@ -61,7 +74,7 @@ TABLE: Final = OptionTable(
         "max_messages": number("maxMessagesPerTrigger", 100_000, 1),
         "num_partitions": number("numPartitions", 2, 1, 1_000),
         "quiet_ms": duration_ms("quietPeriod", 2_000, 100),
-        "columns": COLUMNS,
+        "columns": special(_columns, *COLUMNS.names),
         "server": SERVER,
     },
     ALIASES,

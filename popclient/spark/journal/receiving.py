@@ -19,7 +19,7 @@ from popclient.listening import ConsumeResult
 from popclient.message import MessageView
 from popclient.spark.journal.folder import Journal, JournalFailed
 from popclient.spark.journal.options import JournalOptions
-from popclient.spark.message_columns import SOURCES, MessageColumns
+from popclient.spark.message_columns import KEPT, KEPT_COLUMNS, MessageColumns
 
 # Listeners that wait for the same fsync.
 CONCURRENCY: Final = 32
@@ -29,7 +29,7 @@ DRAIN_S: Final = 10.0
 # A restart of the server takes less than this.
 AWAY_S: Final = 60.0
 # A segment has all columns, because a later query may ask for others.
-ALL_COLUMNS: Final = pa.schema([(name, source.type) for name, source in SOURCES.items()])
+ALL_COLUMNS: Final = pa.schema([(name, source.type) for name, source in KEPT.items()])
 
 
 class JournalWriter:
@@ -38,7 +38,7 @@ class JournalWriter:
     def __init__(self, options: JournalOptions, journal: Journal) -> None:
         self._options = options
         self._journal = journal
-        self._columns = MessageColumns(from_arrow_schema(ALL_COLUMNS))
+        self._columns = MessageColumns(from_arrow_schema(ALL_COLUMNS), KEPT_COLUMNS)
         self._committed = 0
         self._consumer: PushConsumer | None = None
         self._full = threading.Event()

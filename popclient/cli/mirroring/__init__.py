@@ -1,0 +1,1 @@
+"""`popmq mirror`: hand messages over from one server to another."""

@@ -1,0 +1,1 @@
+"""`popmq move …`: move topics and groups to another server, while they are used."""
