@@ -15,7 +15,18 @@ from starlette.staticfiles import StaticFiles
 from popclient.config import ClientConfig, Tls
 from popconsole.desk import Desk
 from popconsole.guard import Guard
-from popconsole.pages import dead_letters, groups, lite_topics, messages, overview, redrives, server, topics, users
+from popconsole.pages import (
+    dead_letters,
+    groups,
+    lite_topics,
+    messages,
+    mirrors,
+    overview,
+    redrives,
+    server,
+    topics,
+    users,
+)
 from popconsole.pages.sign_in import SignIn
 from popconsole.rendering import STATIC
 from popconsole.settings import Settings
@@ -126,6 +137,7 @@ def routes_of(desk: Desk) -> list[Route | Mount]:
         "/users": users.users,
         "/users/{user}": users.user,
         "/server": server.server,
+        "/mirrors": mirrors.mirrors,
     }
     acts: dict[str, Page] = {
         "/groups/{group}/reset": groups.reset,

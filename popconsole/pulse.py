@@ -18,6 +18,7 @@ from typing import Final
 from popclient.admin import GroupLag, Health, Histogram, Status
 from popclient.aio import Admin
 from popclient.errors import ClientClosed, Forbidden, PopError, Unauthorized, UnsupportedByServer
+from popconsole.mirror_looks import MirrorLooks
 
 KEPT_S: Final = 16 * 60.0  # what is older is in the charts of the server
 SHARE: Final = 100  # an answer's time, so many times, is the least pause
@@ -118,6 +119,7 @@ class Pulse:
         self._health: Health | None = None
         self._health_at = float("-inf")
         self._asking_health = asyncio.Lock()
+        self.mirrors = MirrorLooks()
 
     @property
     def ring(self) -> list[Sample]:

@@ -127,6 +127,7 @@ class Visit:
             "namespace": self.settings.server.namespace,
             "here": self.request.scope["path"].removeprefix(root_of(self.request)),
             "address": address_in(self.request),
+            "has_mirrors": self.pulse.mirrors.has_any,
         }
 
 

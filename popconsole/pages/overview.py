@@ -65,6 +65,7 @@ async def overview(visit: Visit) -> Response:
     rows = rows_of(last, recent)
     span = last_minute(samples)
     alerts = await visit.attempt(visit.admin.alerts())
+    await visit.attempt(visit.pulse.mirrors.look(visit.admin))  # for the navigation
     quantiles = commit_quantiles(*span) if span else (None, None)
     return visit.show(
         "overview.html",
@@ -135,6 +136,7 @@ MARKS: Final = {
     "group_behind": ("ready", "○"),
     "dead_letters": ("dlq", "✕"),
     "message_groups_stuck": ("waiting", "◔"),
+    "mirror_gone": ("dlq", "!"),
 }
 
 

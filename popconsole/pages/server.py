@@ -19,6 +19,7 @@ async def server(visit: Visit) -> Response:
     asked_at = datetime.now(UTC)
     status = await visit.pulse.fresh(visit.admin)
     middle = asked_at + (datetime.now(UTC) - asked_at) / 2
+    await visit.attempt(visit.pulse.mirrors.look(visit.admin))  # for the navigation
     return visit.show(
         "server.html",
         now=visit.pulse.time,
