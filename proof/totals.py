@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "totals"
+FAULT = "fault: "  # the counts of one kind of fault have names that begin with this
 
 
 def read_totals(harness: str, folder: Path = FOLDER) -> dict[str, int]:

@@ -6,14 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from proof.history.events import CommitOffset, Sunk
+from proof.history.offsets import places_of
 from tests.support.checker import Final, History, Violation
 
 
 def once_in_the_sink(history: History, final: Final) -> Iterator[Violation]:
     """The batches of a queue follow each other without a gap, and hold what is stored at their offsets."""
-    stored: dict[int, dict[int, tuple[str, str]]] = defaultdict(dict)
-    for row in final.stored:
-        stored[row.queue][row.offset] = (row.message_id, row.digest)
+    stored = places_of(final)
     for (group, queue), batches in _by_queue(history).items():
         reached = 0
         for batch in batches:

@@ -49,11 +49,12 @@ class Forward(Call):
 
 @dataclass(frozen=True, slots=True)
 class Redrive(Call):
-    """Dead letters that were sent back to their group by one plan. Repeated calls of a plan send none twice."""
+    """Dead letters that a plan sends back to their group. Repeated calls of a plan send none twice."""
 
     group: str
     plan_id: str
-    message_ids: tuple[str, ...]  # those that were named; the answer may have left some out
+    message_ids: tuple[str, ...]  # those that were named
+    sent_ids: tuple[str, ...] = ()  # those that were sent, by the answer; empty without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,11 @@ class Accident(Call):
     """Something was killed, stopped or cut off, and is back."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet(Call):
+    """From now on nothing fails, consumers poll, and there is nothing to receive but what is sent from now on."""
 
 
 @dataclass(frozen=True, slots=True)

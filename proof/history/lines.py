@@ -61,8 +61,9 @@ def call_of(document: dict[str, Any]) -> Call:
         values["messages"] = tuple(events.Pulled(**each) for each in values["messages"])
     if "rows" in values:
         values["rows"] = tuple(events.SinkRow(**each) for each in values["rows"])
-    if "message_ids" in values:
-        values["message_ids"] = tuple(values["message_ids"])
+    for name in ("message_ids", "sent_ids"):
+        if name in values:
+            values[name] = tuple(values[name])
     return kind(**values)
 
 

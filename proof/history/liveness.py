@@ -1,14 +1,19 @@
-"""I14: when an accident is over, calls succeed again, and what is stored reaches those who poll."""
+"""I14: when an accident is over, calls succeed again, what is stored reaches those who poll, and new messages soon."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise, repeat
+from typing import TypeGuard
 
-from proof.history.events import Accident
-from tests.support.checker import Final, History, Outcome, Violation
+from proof.history.events import Accident, ClockStep, DelayedSend, EndTransaction, Pull, Quiet
+from tests.support.checker import Call, Final, History, Outcome, Receive, Send, Violation
 
 # Far above what a start or a failover takes, because machines that run proofs are busy.
 AGAIN_WITHIN_MS = 60_000.0
+# The reliability report's bar for what is ready while nothing fails.
+SOON_MS = 2_000.0
 
 
 def goes_on(history: History, _final: Final) -> Iterator[Violation]:
@@ -31,3 +36,51 @@ def all_consumed(_history: History, final: Final) -> Iterator[Violation]:
     if not final.drained:
         left = sum(row.state not in {"COMMIT", "DLQ"} for row in final.states)
         yield Violation("I14", f"{left} messages did not reach the consumers that polled in the end")
+
+
+def soon_delivered(history: History, _final: Final) -> Iterator[Violation]:
+    """What is sent while nothing fails comes within two seconds to each group that polls. A busy machine may be late
+    once, so of several tries one is enough."""
+    starts = sorted(call.invoked_ms for call in history.calls if isinstance(call, Quiet))
+    late: list[Violation] = []
+    for start_ms, end_ms in pairwise([*starts, float("inf")]):
+        ready = _ready_ms(history, start_ms, end_ms)
+        late = [*_late(history, ready)] if ready else late
+        if ready and not late:
+            return
+    yield from late
+
+
+def _late(history: History, ready: dict[str, float]) -> Iterator[Violation]:
+    calls: dict[str, list[Receive | Pull]] = defaultdict(list)
+    first_ms = min(ready.values())
+    for call in history.calls:
+        if isinstance(call, Receive | Pull) and call.completed_ms > first_ms - SOON_MS:
+            calls[call.group].append(call)
+    for group in sorted(calls):
+        for message_id, ready_ms in ready.items():
+            bar_ms = ready_ms + SOON_MS
+            polls = any(each.invoked_ms < bar_ms < each.completed_ms for each in calls[group])
+            came_ms = min(map(_came_ms, calls[group], repeat(message_id)))
+            if polls and came_ms > bar_ms:
+                late = f"{came_ms - ready_ms:.0f} ms later"
+                yield Violation("I14", f"{message_id} was ready and came to {group}, which polled, {late}")
+
+
+def _came_ms(call: Receive | Pull, message_id: str) -> float:
+    got = call.deliveries if isinstance(call, Receive) else call.messages
+    return call.completed_ms if any(each.message_id == message_id for each in got) else float("inf")
+
+
+def _ready_ms(history: History, from_ms: float, to_ms: float) -> dict[str, float]:
+    """From when the messages can be received that were sent or committed in that time."""
+    ahead_ms = sum(call.by_ms for call in history.calls if isinstance(call, ClockStep))
+    return {
+        call.message_id: max(call.completed_ms, call.due_ms - ahead_ms if isinstance(call, DelayedSend) else 0.0)
+        for call in history.calls
+        if from_ms <= call.invoked_ms < to_ms and call.outcome is Outcome.OK and _makes_ready(call)
+    }
+
+
+def _makes_ready(call: Call) -> TypeGuard[Send | EndTransaction]:
+    return isinstance(call, Send) or (isinstance(call, EndTransaction) and call.commits)

@@ -13,21 +13,31 @@ C = TypeVar("C", CommitOffset, ReadOffset)
 
 
 def nothing_left_out(history: History, final: Final) -> Iterator[Violation]:
-    """A pull has what is stored between its offset and the next one, each at its place and as it was sent."""
-    stored: dict[int, dict[int, tuple[str, str]]] = defaultdict(dict)
-    for row in final.stored:
-        stored[row.queue][row.offset] = (row.message_id, row.digest)
-    for call in history.calls:
-        if not isinstance(call, Pull) or call.outcome is not Outcome.OK:
+    """A pull that was answered OK has all that is stored between its offset and the next one."""
+    places = places_of(final)
+    for call in _pulls(history):
+        if call.outcome is not Outcome.OK:
             continue
-        there = stored[call.queue]
-        got = {each.offset: (each.message_id, each.digest) for each in call.messages}
-        wanted = {offset: there.get(offset) for offset in range(call.offset, call.next_offset) if offset in there}
-        for offset in sorted(wanted.keys() - got.keys()):
-            yield Violation("I12", f"a pull of queue {call.queue} from {call.offset} left out offset {offset}")
-        for offset, message in got.items():
-            if there.get(offset) != message:
-                yield Violation("I12", f"a pull of queue {call.queue} has another message at {offset} than is stored")
+        got = {each.offset for each in call.messages}
+        for offset in range(call.offset, call.next_offset):
+            if offset in places[call.queue] and offset not in got:
+                yield Violation("I12", f"a pull of queue {call.queue} from {call.offset} left out offset {offset}")
+
+
+def at_their_places(history: History, final: Final) -> Iterator[Violation]:
+    """What a pull has brought, although its answer may have broken off: from its offset on, in order, each once, at its
+    place and as it is stored."""
+    places = places_of(final)
+    for call in _pulls(history):
+        reached, pull = call.offset - 1, f"a pull of queue {call.queue} from {call.offset}"
+        for each in call.messages:
+            if each.offset <= reached:
+                yield Violation("I12", f"{pull} has offset {each.offset} after {reached}")
+            if call.outcome is Outcome.OK and each.offset >= call.next_offset:
+                yield Violation("I12", f"{pull} has offset {each.offset}, and goes on at {call.next_offset}")
+            if places[call.queue].get(each.offset) != (each.message_id, each.digest):
+                yield Violation("I12", f"{pull} has another message at {each.offset} than is stored")
+            reached = each.offset
 
 
 def never_back(history: History, _final: Final) -> Iterator[Violation]:
@@ -46,6 +56,18 @@ def never_back(history: History, _final: Final) -> Iterator[Violation]:
                 yield Violation(
                     "I12", f"progress of {key[0]} in queue {key[1]} is {read.offset}, which nobody committed"
                 )
+
+
+def places_of(final: Final) -> dict[int, dict[int, tuple[str, str]]]:
+    """Message id and content by queue and offset."""
+    places: dict[int, dict[int, tuple[str, str]]] = defaultdict(dict)
+    for row in final.stored:
+        places[row.queue][row.offset] = (row.message_id, row.digest)
+    return places
+
+
+def _pulls(history: History) -> Iterator[Pull]:
+    return (call for call in history.calls if isinstance(call, Pull))
 
 
 def _is_sure_before(commit: CommitOffset, read: ReadOffset) -> bool:

@@ -1,7 +1,7 @@
 """Dead letters (I8): a message comes back to the group that gave it up once for each redrive, and not by itself.
 
-Attempts are counted anew after a redrive, so the laws of attempts and of stale handles do not hold here; what is
-stored, who holds it, and that an ack is final do.
+An answer says which messages were sent back, and it is right. Attempts are counted anew after a redrive, so the laws of
+attempts and of stale handles do not hold here; what is stored, who holds it, and that an ack is final do.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ class DeadLetters:
                 for message_id in call.message_ids:
                     self.redrives[call.group, message_id].append(call)
 
-    def plans(self, key: tuple[str, str]) -> int:
-        """How many plans may have sent it back; repeated calls of one plan are one."""
-        return len({each.plan_id for each in self.redrives[key] if each.may_have_happened})
+    def plans(self, key: tuple[str, str]) -> set[str]:
+        """The plans that may have sent it back. What one answer of a plan says counts for its other calls too."""
+        may_have = {each.plan_id for each in self.redrives[key] if each.may_have_happened}
+        answered = {each.plan_id for each in self.redrives[key] if each.outcome is Outcome.OK}
+        return (may_have - answered) | {each.plan_id for each in self.redrives[key] if key[1] in each.sent_ids}
 
 
 def back_only_by_redrive(history: History, seen: Seen, _final: Final) -> Iterator[Violation]:
@@ -47,8 +49,31 @@ def once_for_each_redrive(history: History, seen: Seen, _final: Final) -> Iterat
     letters = DeadLetters(history)
     for key, grants in seen.grants.items():
         firsts = sum(grant.delivered.attempt == 1 for grant in grants)
-        if firsts > 1 + letters.plans(key):
-            yield Violation("I8", f"{key[1]} began {firsts} times in {key[0]}, with {letters.plans(key)} redrives")
+        plans = letters.plans(key)
+        if firsts > 1 + len(plans):
+            yield Violation("I8", f"{key[1]} began {firsts} times in {key[0]}, with {len(plans)} redrives")
+
+
+def answers_are_right(history: History, seen: Seen, final: Final) -> Iterator[Violation]:
+    """What was sent is no dead letter any more. What was not sent had been sent by another plan. A plan that is asked
+    again says the same."""
+    letters = DeadLetters(history)
+    dead = {(row.group, row.message_id) for row in final.states if row.state == "DLQ"}
+    for key, redrives in letters.redrives.items():
+        answered = [each for each in redrives if each.outcome is Outcome.OK]
+        sent = [each for each in answered if key[1] in each.sent_ids]
+        if key in dead and sent and not _came_after(seen, key, max(each.invoked_ms for each in sent)):
+            yield Violation("I8", f"{key[1]} was sent back to {key[0]}, as an answer says, and is a dead letter")
+        for each in answered:
+            if key[1] in each.sent_ids:
+                continue
+            plans = letters.plans(key)
+            if each.plan_id in plans:
+                yield Violation("I8", f"plan {each.plan_id} says once that {key[1]} was sent back, and once that not")
+            elif not any(
+                other.plan_id in plans and other.invoked_ms < each.completed_ms for other in letters.redrives[key]
+            ):
+                yield Violation("I8", f"plan {each.plan_id} did not send {key[1]} back, and no other plan had")
 
 
 def dead_for_a_reason(history: History, seen: Seen, final: Final) -> Iterator[Violation]:
@@ -61,10 +86,18 @@ def dead_for_a_reason(history: History, seen: Seen, final: Final) -> Iterator[Vi
             yield Violation("I8", f"{key[1]} is a dead letter of {key[0]} after {row.attempt} attempts")
 
 
+def _came_after(seen: Seen, key: tuple[str, str], at_ms: float) -> bool:
+    """Whether it may have been received after that, and have died again."""
+    lost = any(each.outcome is Outcome.UNKNOWN and each.completed_ms > at_ms for each in seen.receives[key[0]])
+    return lost or any(grant.receive.completed_ms > at_ms for grant in seen.grants[key])
+
+
 def _sent_back(letters: DeadLetters, key: tuple[str, str], forward: Forward, grant: Grant) -> bool:
     """Whether a redrive may have sent it back between the two."""
+    plans = letters.plans(key)
     return any(
         redrive.may_have_happened
+        and redrive.plan_id in plans
         and redrive.invoked_ms <= grant.receive.completed_ms
         # One that ended before the letter was there can have sent back an earlier one alone.
         and (redrive.completed_ms >= forward.invoked_ms or redrive.outcome is Outcome.UNKNOWN)

@@ -26,15 +26,19 @@ class Verdict(StrEnum):
     """How a mutant ended."""
 
     FAILED = "a test failed"
-    HUNG = "no end in time"
-    BROKEN = "it could not be imported, or the process died"
+    BROKEN = "it cannot be imported"
+    HUNG = "no end in time, twice"
+    DIED = "the process died, twice"
     SURVIVED = "all tests passed"
     UNREACHED = "no test reaches it"
 
 
-KILLED = frozenset({Verdict.FAILED, Verdict.HUNG, Verdict.BROKEN})
+KILLED = frozenset({Verdict.FAILED, Verdict.BROKEN})
+# No test has failed, and a busy machine can be the cause. Such a mutant needs a reason, like a survivor.
+UNSURE = frozenset({Verdict.HUNG, Verdict.DIED})
 # Exit codes of forks.
-PASSED, FAILED = 0, 1
+PASSED, FAILED, BROKEN, DIED = 0, 1, 2, 70
+PATIENCE_ALONE = 3.0  # a task that runs again gets its time multiplied by this
 
 
 class Task(NamedTuple, Generic[K]):
@@ -49,6 +53,18 @@ class _Fork(NamedTuple, Generic[K]):
     task: Task[K]
     ends_at: float
     folder: str
+
+
+def run_surely(tasks: Iterable[Task[K]], jobs: int) -> Iterator[tuple[K, Verdict]]:
+    """As `run_forks`; what hangs or dies runs once more, alone and with more time."""
+    given = {task.key: task for task in tasks}
+    again: list[Task[K]] = []
+    for key, verdict in run_forks(given.values(), jobs):
+        if verdict in UNSURE:
+            again.append(given[key]._replace(seconds_max=PATIENCE_ALONE * given[key].seconds_max))
+        else:
+            yield key, verdict
+    yield from run_forks(again, 1)
 
 
 def run_forks(tasks: Iterable[Task[K]], jobs: int) -> Iterator[tuple[K, Verdict]]:
@@ -86,7 +102,7 @@ def _looked_at(pid: int, fork: _Fork[K]) -> Verdict | None:
         os.waitpid(pid, 0)
         return Verdict.HUNG
     code = os.waitstatus_to_exitcode(status)
-    return {PASSED: Verdict.SURVIVED, FAILED: Verdict.FAILED}.get(code, Verdict.BROKEN)
+    return {PASSED: Verdict.SURVIVED, FAILED: Verdict.FAILED, BROKEN: Verdict.BROKEN}.get(code, Verdict.DIED)
 
 
 def _clean_up(pid: int, folder: str) -> None:
@@ -104,7 +120,7 @@ def _fork(run: Callable[[], int], folder: str) -> int:
         with suppress(ProcessLookupError, PermissionError):
             os.setpgid(pid, pid)
         return pid
-    code = 70
+    code = DIED
     try:
         with suppress(PermissionError):
             os.setpgid(0, 0)

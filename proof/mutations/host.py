@@ -20,7 +20,7 @@ from typing import NamedTuple
 import coverage
 import pytest
 
-from proof.mutations.forks import FAILED, PASSED, Task, Verdict, run_forks, silence
+from proof.mutations.forks import FAILED, PASSED, Task, Verdict, run_forks, run_surely, silence
 from proof.mutations.mutants import Mutant
 
 # What a mutant may take: of the time that its tests take without a change, and at least.
@@ -133,7 +133,7 @@ class Host:
             tasks.append(Task(index, _Trial(self, functions, chosen), limit))
         gc.collect()
         gc.freeze()
-        for done, (index, verdict) in enumerate(run_forks(tasks, self._jobs), start=1):
+        for done, (index, verdict) in enumerate(run_surely(tasks, self._jobs), start=1):
             verdicts[index] = verdict
             _say(done, len(tasks))
         return verdicts

@@ -17,7 +17,7 @@ from types import CodeType, ModuleType
 
 import pytest
 
-from proof.mutations.forks import FAILED, PASSED, silence
+from proof.mutations.forks import BROKEN, DIED, FAILED, PASSED, silence
 from proof.mutations.host import is_taken, module_of, pytest_options
 from proof.mutations.mutants import Mutant
 
@@ -72,7 +72,8 @@ class ImportedTrial:
         silence()
         sys.meta_path.insert(0, _Finder(module_of(self.mutant.path), self.root / self.mutant.path, self.mutant.source))
         code = pytest.main([*pytest_options, "-x", *self.arguments], plugins=[Chosen(self.seconds)])
-        return {0: PASSED, 1: FAILED}.get(int(code), 70)
+        ends = {pytest.ExitCode.OK: PASSED, pytest.ExitCode.TESTS_FAILED: FAILED, pytest.ExitCode.INTERRUPTED: BROKEN}
+        return ends.get(pytest.ExitCode(code), DIED)
 
 
 def load_others(names: Sequence[str]) -> None:

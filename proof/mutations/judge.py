@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from proof.mutations.forks import KILLED, Task, Verdict, run_forks
+from proof.mutations.forks import KILLED, Task, Verdict, run_forks, run_surely
 from proof.mutations.host import PATIENCE, SECONDS_MIN, Baseline, Host, Judged, pytest_options
 from proof.mutations.imported import ImportedTrial, load_others
 from proof.mutations.mutants import Mutant, mutants_of
@@ -77,7 +77,7 @@ def judge(room: MutatedRoom, root: Path, selection: Selection, jobs: int) -> Roo
         load_others(judged.baseline.loaded)
         _check_control(mutants[left[0]].path, room, root, judged.baseline)
         trials = [_imported(index, mutants[index], room, root, judged.baseline) for index in left]
-        for done, (index, verdict) in enumerate(run_forks(trials, jobs), start=1):
+        for done, (index, verdict) in enumerate(run_surely(trials, jobs), start=1):
             verdicts[index] = verdict
             if done % 20 == 0 or done == len(trials):
                 sys.stderr.write(f"  {done} of {len(trials)} mutants that are imported\n")

@@ -1,4 +1,4 @@
-"""Mutants that survive, and why that is right: `survivors.toml`.
+"""Mutants that survive, hang or die, and why that is right: `survivors.toml`.
 
 An entry has the place (path, or path:function), the reason, and the changes (lines before → lines after).
 """

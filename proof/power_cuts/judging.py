@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from popserver.database.database import Database
 from popserver.model.errors import PopError
 from popserver.model.message import id_from_bytes
-from proof.history.events import CommitOffset, DelayedSend, ReadOffset
+from proof.history.events import CommitOffset, DelayedSend, Pull, ReadOffset, Redrive
 from proof.history.scenes import Scene, judge
 from proof.power_cuts.recording import Image, Recording
 from proof.torture.loads import TOPIC, SceneLoad
@@ -163,4 +163,11 @@ def _cut_off(call: Call, at_ms: float) -> Call:
     if call.completed_ms <= at_ms:
         return call
     unknown = dataclasses.replace(call, outcome=Outcome.UNKNOWN, completed_ms=at_ms)
-    return dataclasses.replace(unknown, deliveries=()) if isinstance(unknown, Receive) else unknown
+    match unknown:
+        case Receive():
+            return dataclasses.replace(unknown, deliveries=())
+        case Pull():
+            return dataclasses.replace(unknown, messages=())
+        case Redrive():
+            return dataclasses.replace(unknown, sent_ids=())
+    return unknown

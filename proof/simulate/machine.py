@@ -11,6 +11,7 @@ import heapq
 import queue
 import random
 import selectors
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
@@ -140,6 +141,9 @@ class Killed(BaseException):
 
 FULL_DISK = "full disk"
 CLOCK_STEP = "clock step"
+CLIENT_DIES = "client dies"
+CUT_OFF = "server hears no other"
+RESTART = "server killed and started"
 
 
 class Faults:
@@ -147,7 +151,7 @@ class Faults:
 
     def __init__(self, line: Line) -> None:
         self.next = ""
-        self.happened = 0
+        self.happened: Counter[str] = Counter()
         self.unforeseen: list[str] = []  # exceptions that no fault explains
         self.line = line
         self._execute: Callable[..., Any] = vars(writers)["execute_text"]
@@ -171,7 +175,7 @@ class Faults:
         if not fault.endswith(at):
             return execute()
         self.next = ""
-        self.happened += 1
+        self.happened[fault] += 1
         if fault.startswith("after"):
             execute()
         elif at == "COMMIT":

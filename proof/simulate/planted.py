@@ -22,6 +22,7 @@ from popserver.engine import writer
 from popserver.engine.clock import Times
 from popserver.engine.timers import DueTimer
 from popserver.engine.transaction import Transaction
+from popserver.engine.wakeups import Wakeups
 from popserver.engine.writer import Writer
 from popserver.messages.columns import Columns
 from popserver.model.states import Event
@@ -182,6 +183,9 @@ _OWN: dict[str, Planted] = {
             "page",
             _now_and_then_shorter(lambda page, _: page._replace(next_offset=page.next_offset - 1)),
         ),
+    ),
+    "new messages wake no poll": Planted(
+        Scene.PLAIN, frozenset({"I14"}), _replaced(Wakeups, "wake", lambda _: lambda *_given, **_named: None)
     ),
     "holds follow the system clock": Planted(
         Scene.PLAIN, frozenset({"I3"}), _replaced(SimulatedClock, "times", lambda _: _of_system)

@@ -33,11 +33,11 @@ class QueueReader:
         else:
             await self._pull(self._offset, chance.choice((1, 8, 32)), chance.choice((0, 0, 2_000)))
 
-    async def receive(self, batch_size: int, _hold_ms: int, _poll_ms: int = 0) -> int:
-        """The next messages, without waiting; 0 at the end of the queue."""
+    async def receive(self, batch_size: int, _hold_ms: int, poll_ms: int = 0) -> int:
+        """The next messages; 0 at the end of the queue."""
         if self._offset is None:
             await self._look()
-        return await self._pull(self._offset or 0, batch_size, 0)
+        return await self._pull(self._offset or 0, batch_size, poll_ms)
 
     async def ack_all(self) -> None:
         await self._commit(self._offset or 0)

@@ -6,6 +6,7 @@ import random
 
 from popserver.dead_letters.rules import LetterSelection, RedriveItem
 from popserver.model.names import Resource
+from popserver.model.states import RedriveState
 from proof.history.events import Forward, Redrive
 from proof.simulate.clients import TOPIC, Consumer, Diary
 from tests.support.checker import Outcome
@@ -59,12 +60,14 @@ class Redriver:
 
     async def _send_back(self, plan_id: str, letters: list[tuple[int, str]]) -> None:
         diary, orders = self._diary, [RedriveItem(number) for number, _ in letters]
-        invoked, outcome = diary.now(), Outcome.UNKNOWN
+        invoked, outcome, sent = diary.now(), Outcome.UNKNOWN, set[int]()
         try:
             redrives = diary.machine.broker.redrives()
-            outcome, _ = await diary.outcome(redrives.redrive(plan_id, self._group, orders, "", None, "operator"))
+            outcome, answer = await diary.outcome(redrives.redrive(plan_id, self._group, orders, "", None, "operator"))
+            sent = {each.dead_letter_id for each in answer or () if each.state == RedriveState.REDRIVEN}
         finally:
             ids = tuple(message_id for _, message_id in letters)
-            diary.history.add(Redrive(outcome, invoked, diary.now(), self._group.name, plan_id, ids))
+            sent_ids = tuple(message_id for number, message_id in letters if number in sent)
+            diary.history.add(Redrive(outcome, invoked, diary.now(), self._group.name, plan_id, ids, sent_ids))
         if outcome is not Outcome.UNKNOWN:
             self._again = None

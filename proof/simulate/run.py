@@ -16,14 +16,18 @@ from popserver.model.group import NewGroup
 from popserver.model.names import Resource
 from popserver.model.retry import RetryPolicy
 from popserver.model.topic import MessageType, NewTopic
+from proof.history.events import Quiet
 from proof.history.scenes import Scene, judge
 from proof.simulate.batches import RangeReader
 from proof.simulate.clients import DELAYS_MS, TOPIC, Consumer, Diary, Producer
 from proof.simulate.halves import HalfProducer
 from proof.simulate.machine import (
+    CLIENT_DIES,
     CLOCK_STEP,
+    CUT_OFF,
     FAULTS,
     FULL_DISK,
+    RESTART,
     Faults,
     Machine,
     SimulatedClock,
@@ -35,7 +39,8 @@ from proof.simulate.queues import QueueReader
 from proof.simulate.redriver import GivingUpConsumer, Redriver
 from proof.simulate.servers import Line, Server
 from proof.simulate.stores import Store, in_memory
-from tests.support.checker import Final, Violation
+from proof.totals import FAULT
+from tests.support.checker import Final, Outcome, Violation
 from tests.support.final_state import final, unfinished
 
 SCENES = (Scene.PLAIN, Scene.FIFO, Scene.DELAY, Scene.TRANSACTIONS, Scene.QUEUES, Scene.REDRIVE)
@@ -54,6 +59,8 @@ BESIDE_MS_MAX = 20_000  # that pass at once with several servers, because each w
 CUTS_MS = (500, 3_000, 20_000)  # for how long a server hears nothing of the others
 CLOCK_STEPS_MS = (-90_000, -1_000, 20_000, 90_000)
 DRAINS_MAX = 200
+LAST_POLL_MS = 6_000
+LAST_SENDS = 2  # calls of each producer in the end: a half message, and its commit
 TURNS = 300  # of the event loop that a step is given; a poll that waits goes on beside the next steps
 
 
@@ -140,6 +147,9 @@ class Simulation:
                     await self._step(number)
             await self._drain()
             found = judge(self._plan.scene, self._diary.history, await self._look())
+            if not found:  # what is new may wake what sleeps
+                await self._wait_for_new()
+                found = judge(self._plan.scene, self._diary.history, await self._look())
         except Unsound as error:
             found = [Violation("I13", str(error))]
         return self._close([*found, *(Violation("error", each) for each in self._machine.faults.unforeseen)])
@@ -211,10 +221,10 @@ class Simulation:
             return
         if fault == FULL_DISK:
             machine.store.fill()
-            machine.faults.happened += 1
+            machine.faults.happened[FULL_DISK] += 1
         elif fault == CLOCK_STEP:
             machine.set_clock(step_ms)
-            machine.faults.happened += 1
+            machine.faults.happened[CLOCK_STEP] += 1
         else:
             machine.faults.next = fault
         self._result.faulty = (*self._result.faulty, number)
@@ -228,7 +238,7 @@ class Simulation:
             await asyncio.sleep(0)
         if self._calls:
             chance.choice(self._calls).cancel()
-            self._machine.faults.happened += 1
+            self._machine.faults.happened[CLIENT_DIES] += 1
             self._result.faulty = (*self._result.faulty, number)
 
     async def _meet_others(self, number: int, chance: random.Random) -> None:
@@ -239,7 +249,7 @@ class Simulation:
         server, for_ms = chance.choice(machine.servers), chance.choice(CUTS_MS)
         if chance.random() < 0.04 and number not in self._plan.faultless:
             machine.faults.line.feeds[server].cut(for_ms)
-            machine.faults.happened += 1
+            machine.faults.happened[CUT_OFF] += 1
             self._result.faulty = (*self._result.faulty, number)
 
     async def _pass(self, by_ms: int) -> None:
@@ -282,7 +292,7 @@ class Simulation:
 
     async def _kill(self, servers: Sequence[Server], chance: random.Random) -> None:
         """They come back at once, or later if another one goes on meanwhile."""
-        self._result.counts["restarts"] += 1
+        self._machine.faults.happened[RESTART] += 1
         for each in tuple(servers):
             await self._machine.kill(each, tuple(self._calls))
         if not self._machine.servers or chance.random() < 0.5:
@@ -291,13 +301,18 @@ class Simulation:
     async def _drain(self) -> None:
         """Without faults every message is consumed, whatever happened before. In half of the runs no server starts
         again first: that could wake what sleeps."""
-        machine, chance = self._machine, random.Random(f"drain {self._plan.seed}")
+        machine = self._machine
+        chance = random.Random(f"drain {self._plan.seed}")
         machine.faults.next = ""
         machine.store.free()
         for each in tuple(machine.servers if chance.random() < 0.5 else machine.dead):
             await machine.kill(each, tuple(self._calls))
         await machine.start()
         await machine.advance(2 * max(DELAYS_MS))
+        await self._consume()
+
+    async def _consume(self) -> None:
+        machine, chance = self._machine, random.Random(f"drain {self._plan.seed}")
         for _ in range(DRAINS_MAX):
             for consumer in self._consumers:
                 await self._server_of(consumer, chance).task(_consume_all(consumer))
@@ -305,6 +320,28 @@ class Simulation:
             if not await machine.here.task(read):
                 return
             await machine.advance(30_000)
+
+    async def _wait_for_new(self) -> None:
+        """Everything was consumed. Now consumers poll, and then producers send; nothing fails."""
+        machine, chance = self._machine, random.Random(f"new {self._plan.seed}")
+        now = self._diary.now()
+        self._diary.history.add(Quiet(Outcome.OK, now, now))
+        polls = [each for each in self._consumers if not isinstance(each, RangeReader)]
+        for each in polls:
+            self._begin(self._poll_on(each, machine.clock.now_ms() + LAST_POLL_MS), self._server_of(each, chance))
+        await self._turn()
+        for producer in self._producers:
+            for _ in range(LAST_SENDS):
+                self._begin(producer.act(random.Random(chance.getrandbits(64))), self._server_of(producer, chance))
+                await self._turn()
+        await machine.advance(LAST_POLL_MS)
+        await self._turn()
+        await self._consume()
+
+    async def _poll_on(self, consumer: Consumer | QueueReader, until_ms: int) -> None:
+        while (left_ms := until_ms - self._machine.clock.now_ms()) > 0:
+            await consumer.receive(32, 30_000, left_ms)
+            await consumer.ack_all()
 
     async def _look(self) -> Final:
         """What the store holds now. Raises `Unsound`."""
@@ -322,7 +359,9 @@ class Simulation:
     def _close(self, found: Collection[Violation]) -> Result:
         result, history = self._result, self._diary.history
         result.violations = list(found)
-        result.counts["faults"] += self._machine.faults.happened + result.counts.pop("restarts", 0)
+        happened = self._machine.faults.happened
+        result.counts["faults"] += happened.total()
+        result.counts.update({f"{FAULT}{kind}": count for kind, count in happened.items()})
         result.counts["simulated ms"] += self._machine.clock.now_ms() - self._diary.start_ms
         result.counts["deliveries"] += sum(len(getattr(call, "deliveries", ())) for call in history.calls)
         result.mark = hashlib.sha256(repr(history.calls).encode()).hexdigest()

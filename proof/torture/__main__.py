@@ -18,7 +18,7 @@ from proof.history.scenes import Scene
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
 from proof.torture.spark_process import spark_is_there
-from proof.totals import add_totals, read_totals
+from proof.totals import FAULT, add_totals, read_totals
 from tests.support.postgres import PostgresServer, postgres_server
 
 HARNESS = "torture"
@@ -94,7 +94,9 @@ class Run:
         self._kills += kills_of(result.counts)
         counts = {"rounds": 1, **result.counts, "violations": len(result.violations)}
         self._add(counts)
-        words = ", ".join(f"{count} {name}" for name, count in counts.items() if name != "rounds")
+        words = ", ".join(
+            f"{count} {name}" for name, count in counts.items() if name != "rounds" and not name.startswith(FAULT)
+        )
         print(f"{plan}: {words}, {time.monotonic() - began_s:.0f} s", flush=True)
         if result.violations:
             print("\n".join(f"{each.invariant}: {each.what}" for each in result.violations[:20]))

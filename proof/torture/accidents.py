@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 
 from proof.history.events import Accident
+from proof.torture import crash_points
+from proof.torture.crash_points import POINTS
 from proof.torture.place import Place
 from proof.torture.proxy import Fault
 from proof.torture.spark_process import Moment
+from proof.totals import FAULT
 from tests.support.checker import History, Outcome
+from tests.support.server_process import ServerProcess
 from tests.support.waiting import eventually
 from tests.support.workload import now_ms
 
@@ -19,9 +26,11 @@ from tests.support.workload import now_ms
 PAUSE_S = (0.1, 1.5)
 FAULT_S = (0.05, 0.8)
 CLIENT_WORKS_WITHIN_S = 60.0
+PASSES_MAX = 20
+POINT_WITHIN_S = 4.0  # some points belong to other scenes
 BATCH_S = 1.0  # about what one takes
 
-Mishap = Callable[[Place, random.Random], Awaitable[None]]
+Mishap = Callable[[Place, random.Random], Awaitable[str | None]]  # returns the kind, if it has several
 
 
 async def kill_server(place: Place, chance: random.Random) -> None:
@@ -29,6 +38,26 @@ async def kill_server(place: Place, chance: random.Random) -> None:
     server = chance.choice(place.servers)
     await server.kill()
     await server.start()
+
+
+async def crash_server(place: Place, chance: random.Random) -> str:
+    """A server that kills itself at a point, if it comes there; then it starts at once."""
+    server, point, passes = chance.choice(place.servers), chance.choice(list(POINTS)), chance.randint(1, PASSES_MAX)
+    await server.kill()
+    with suppress(AssertionError):  # it may come there while it starts
+        await server.start((sys.executable, "-m", crash_points.__name__, point, str(passes)))
+        await eventually(partial(_has_ended, server), f"it comes to the point: {point}", within_s=POINT_WITHIN_S)
+    is_reached = await _has_ended(server)
+    if is_reached:
+        await server.ended()
+    else:
+        await server.kill()
+    await server.start()
+    return f"crash {point}" if is_reached else "crash point that is not reached"
+
+
+async def _has_ended(server: ServerProcess) -> bool:
+    return not server.is_running
 
 
 async def kill_database(place: Place, _chance: random.Random) -> None:
@@ -52,11 +81,12 @@ async def pause_database(place: Place, chance: random.Random) -> None:
     place.postgres.thaw()
 
 
-async def break_network(place: Place, chance: random.Random) -> None:
-    proxy = chance.choice(place.proxies)
-    proxy.break_by(chance.choice(list(Fault)))
+async def break_network(place: Place, chance: random.Random) -> str:
+    proxy, fault = chance.choice(place.proxies), chance.choice(list(Fault))
+    proxy.break_by(fault)
     await asyncio.sleep(chance.uniform(*FAULT_S))
     proxy.mend()
+    return f"network {fault}"
 
 
 async def kill_client(place: Place, chance: random.Random) -> None:
@@ -75,7 +105,7 @@ async def pause_client(place: Place, chance: random.Random) -> None:
     place.program.thaw()
 
 
-async def kill_spark(place: Place, chance: random.Random) -> None:
+async def kill_spark(place: Place, chance: random.Random) -> str:
     """`kill -9` of a driver that has done something, and a start from its checkpoint: after it has read a batch, after
     the sink has it, or whenever that may be."""
     assert place.spark is not None
@@ -85,6 +115,7 @@ async def kill_spark(place: Place, chance: random.Random) -> None:
         await asyncio.sleep(chance.uniform(0, BATCH_S))
     await place.spark.kill()
     await place.spark.start()
+    return f"kill spark {moment}" if moment else "kill spark at any time"
 
 
 async def pause_spark(place: Place, chance: random.Random) -> None:
@@ -95,6 +126,7 @@ async def pause_spark(place: Place, chance: random.Random) -> None:
 
 
 # The accident, what it counts as, how often it is chosen.
+_BY_ITSELF: list[tuple[Mishap, str, int]] = [(crash_server, "kills", 6)]
 _EVERYWHERE: list[tuple[Mishap, str, int]] = [(kill_server, "kills", 12), (pause_server, "pauses", 2)]
 _ON_POSTGRES: list[tuple[Mishap, str, int]] = [(kill_database, "database_kills", 2), (pause_database, "pauses", 1)]
 _OF_PROGRAMS: list[tuple[Mishap, str, int]] = [(kill_client, "client_kills", 6), (pause_client, "pauses", 1)]
@@ -111,6 +143,7 @@ class Accidents:
         self._chance = chance
         self._possible = [
             *_EVERYWHERE,
+            *(() if place.is_planted else _BY_ITSELF),
             *(_ON_POSTGRES if place.postgres else ()),
             *(_BY_PROXY if place.proxies else ()),
             *(_OF_PROGRAMS if place.program else ()),
@@ -122,6 +155,7 @@ class Accidents:
         """One of those that are possible here."""
         ((accident, name, _),) = self._chance.choices(self._possible, [weight for _, _, weight in self._possible])
         began_ms = now_ms()
-        await accident(self._place, self._chance)
-        self._history.add(Accident(Outcome.OK, began_ms, now_ms(), getattr(accident, "__name__", "")))
+        kind = await accident(self._place, self._chance) or getattr(accident, "__name__", "").replace("_", " ")
+        self._history.add(Accident(Outcome.OK, began_ms, now_ms(), kind))
         self.counts[name] += 1
+        self.counts[f"{FAULT}{kind}"] += 1

@@ -130,7 +130,8 @@ class Program:
                 ]
             }
 
-        self._lines.call("Receive", receive)
+        may_hide = self._client.receives_ahead
+        self._lines.call("Receive", receive, held_ms=self._client.surely_held_s * 1_000, may_hide=may_hide)
         for each in held:
             self._lines.call("Ack", partial(self._client.ack, each), message_id=each.message_id, handle=each.handle)
 

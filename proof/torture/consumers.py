@@ -66,13 +66,15 @@ class Redriver:
         plan_id = f"{self.group}-{self._plans}"
         orders = [RedriveOrder(letter_id) for letter_id, _ in letters]
         for _ in range(3):
-            invoked_ms, outcome = now_ms(), Outcome.OK
+            invoked_ms, outcome, sent = now_ms(), Outcome.OK, set[int]()
             try:
-                await admin.redrive_dead_letters(plan_id, self.group, orders)
+                answer = await admin.redrive_dead_letters(plan_id, self.group, orders)
+                sent = {each.dead_letter_id for each in answer if each.state == "REDRIVEN"}
             except PopError:
                 outcome = Outcome.UNKNOWN
             ids = tuple(message_id for _, message_id in letters)
-            self._load.history.add(Redrive(outcome, invoked_ms, now_ms(), self.group, plan_id, ids))
+            sent_ids = tuple(message_id for letter_id, message_id in letters if letter_id in sent)
+            self._load.history.add(Redrive(outcome, invoked_ms, now_ms(), self.group, plan_id, ids, sent_ids))
             if outcome is Outcome.OK or self._load.stopping:
                 return
 

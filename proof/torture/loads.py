@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -68,6 +69,11 @@ class SceneLoad(Load):
         self._consumers += self._after_programs
         self._after_programs = []
         await super().run_consumers(*endpoints)
+
+    async def send_a_few(self, *endpoints: str) -> None:
+        """One message of each producer."""
+        for producer, endpoint in zip(self._producers, itertools.cycle(endpoints), strict=False):
+            await producer.send_one(endpoint)
 
     async def run(self, *endpoints: str) -> None:
         self.stopping = False

@@ -48,6 +48,7 @@ class Place:
     proxies: list[FaultyProxy] = field(default_factory=list)
     program: ClientProcess | None = None
     spark: SparkProcess | None = None
+    is_planted: bool = False  # servers run under a command that plants a fault
 
     @property
     def endpoints(self) -> list[str]:
@@ -66,7 +67,7 @@ async def open_place(
         else:
             url = f"sqlite:///{folder / 'torture.db'}"
         servers = [await stack.enter_async_context(served(url, *OPTIONS, under=under)) for _ in range(layout.servers)]
-        place = Place(url, servers, postgres if layout.on_postgres else None)
+        place = Place(url, servers, postgres if layout.on_postgres else None, is_planted=bool(under))
         if with_proxies:
             place.proxies = [await stack.enter_async_context(FaultyProxy(each.endpoint)) for each in servers]
         yield place

@@ -11,7 +11,7 @@ import importlib
 import itertools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from proof.history.scenes import Scene
@@ -138,6 +138,11 @@ def _body_changed() -> None:
     append._rows = bitten
 
 
+@_fault("a body in a queue loses its first byte", Scene.QUEUES, "I1")
+def _queued_body_changed() -> None:
+    _body_changed()
+
+
 @_fault("message groups are not locked", Scene.FIFO, "I6")
 def _no_order() -> None:
     receive = _module("popserver.receiving.receive")
@@ -173,16 +178,25 @@ def _progress_back() -> None:
 
 @_fault("a pull leaves out its first message", Scene.QUEUES, "I12")
 def _pull_leaves_out() -> None:
-    read = _module("popserver.pulling.read")
+    _with_pulled_keys(lambda keys: keys[1:])
 
-    pulled = read._pulled
 
-    def without_first(conn: Any, pull: Any, ends: Any, reached: Any, rows: Any) -> Any:
-        if reached is not None and len(reached.keys) > 3:
-            reached = reached._replace(keys=reached.keys[1:])
-        return pulled(conn, pull, ends, reached, rows)
+@_fault("a pull has a message twice", Scene.QUEUES, "I12")
+def _pulled_twice() -> None:
+    _with_pulled_keys(lambda keys: [keys[0], *keys])
 
-    read._pulled = without_first
+
+@_fault("a pull has its messages in another order", Scene.QUEUES, "I12")
+def _pulled_in_another_order() -> None:
+    _with_pulled_keys(lambda keys: keys[::-1])
+
+
+@_fault("the answer of a redrive leaves out what it has sent", Scene.REDRIVE, "I8")
+def _denied_redrive() -> None:
+    facts = _module("popserver.dead_letters.plan_facts")
+
+    found = facts.redrives_of
+    facts.redrives_of = lambda *given: [each._replace(state="SKIPPED") for each in found(*given)]
 
 
 @_fault("a page of a bulk pull leaves out its first message", Scene.SPARK, "I1", "I12")
@@ -228,6 +242,20 @@ class _Hasty:
 
     def rows(self, conn: Any, names: dict[str, Any]) -> Any:
         return self._statement.rows(conn, names | {"now_ms": names["now_ms"] + SOON_MS})
+
+
+def _with_pulled_keys(change: Callable[[Sequence[int]], Sequence[int]]) -> None:
+    """Pulls of more than three messages find these keys instead."""
+    read = _module("popserver.pulling.read")
+
+    pulled = read._pulled
+
+    def changed(conn: Any, pull: Any, ends: Any, reached: Any, rows: Any) -> Any:
+        if reached is not None and len(reached.keys) > 3:
+            reached = reached._replace(keys=change(reached.keys))
+        return pulled(conn, pull, ends, reached, rows)
+
+    read._pulled = changed
 
 
 def _with_each_delivery(module: Any, **changes: Callable[[Any], Any]) -> None:

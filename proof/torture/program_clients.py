@@ -37,7 +37,14 @@ class Half(NamedTuple):
 
 
 class Client(Protocol):
-    """What both clients can do."""
+    """What both clients can do.
+
+    surely_held_s: nobody else gets a message for so long after the call that received it has begun.
+    receives_ahead: the client may begin another receive after a full one, and may give its messages back.
+    """
+
+    surely_held_s: float
+    receives_ahead: bool
 
     def send(self, body: str, message_group: str, due_s: int) -> str:
         """In the message group, unless that is ""; delivered at `due_s` (UNIX time), unless that is 0."""
@@ -48,7 +55,10 @@ class Client(Protocol):
 
 
 class PopClient:
-    """The client of this project."""
+    """The client of this project: it hands out what it has received ahead while half of the hold is left."""
+
+    surely_held_s: float = HOLD_S / 2
+    receives_ahead = True
 
     def __init__(self, endpoint: str, topic: str, group: str, decide: Decide) -> None:
         def check(message: MessageView) -> TransactionResolution:
@@ -78,7 +88,10 @@ class PopClient:
 
 
 class OfficialClient:
-    """RocketMQ's Python client."""
+    """RocketMQ's Python client: one call is one receive."""
+
+    surely_held_s: float = HOLD_S
+    receives_ahead = False
 
     def __init__(self, endpoint: str, topic: str, group: str, decide: Decide) -> None:
         from rocketmq import (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from proof.history.events import HalfSend, Pull, SunkBatch
+from proof.history.events import HalfSend, Pull, Quiet, SunkBatch
 from proof.history.lines import write_history
 from proof.history.scenes import Scene, judge
 from proof.torture.accidents import Accidents
@@ -22,6 +22,7 @@ from tests.support.checker import Final, History, Outcome, Receive, Send, Violat
 from tests.support.final_state import all_have_begun, final, looking, stored, unfinished
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
+from tests.support.workload import now_ms
 
 # How many calls succeed between two accidents, so that each accident meets a load, also on a busy machine.
 CALLS_BETWEEN = (4, 60)
@@ -32,6 +33,7 @@ SHARES = {Scene.PLAIN: 3}
 SPARK_WORKS = 0.5
 SPARK_ACCIDENTS_MAX = 10  # a start of Spark takes as long as ten other accidents
 DRAIN_TIMEOUT_S = 120.0
+QUIET_TRIES = 3  # to see how soon a message comes while nothing fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,10 @@ async def drain(load: SceneLoad, place: Place, within_s: float) -> bool:
     working = asyncio.create_task(load.run_consumers(*place.endpoints))
     try:
         drained = await _within(within_s, lambda: _all_done(place.database_url, load.groups))
+        for _ in range(QUIET_TRIES if drained and not place.spark else 0):
+            load.history.add(Quiet(Outcome.OK, now_ms(), now_ms()))
+            await load.send_a_few(*place.endpoints)
+            drained = await _within(within_s, lambda: _all_done(place.database_url, load.groups))
         if place.spark:
             await _sink_everything(place.spark, place.database_url, within_s)
     finally:
