@@ -18,6 +18,7 @@ from benchmarks.bench import VARIANTS, Bench
 from benchmarks.cases import APART, CASES, TOGETHER
 from benchmarks.installed_cases import installed_table
 from benchmarks.machine import Cores, environment
+from benchmarks.mirror_cases import mirror_table
 from benchmarks.peers.table import peers_table
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.report import summed_up, table, targets, targets_table
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         admin_table(result["cases"]),
         abuse_table(result["cases"]),
         installed_table(result["cases"]),
+        mirror_table(result["cases"]),
         peers_table(result["cases"]),
         targets_table(result["targets"]),
     ]

@@ -238,26 +238,19 @@ class Bench:
         return self._run_variant(running, Variant(name, url))
 
     @contextmanager
-    def together(self, counts: Mapping[str, int], topic: str) -> Iterator[dict[str, list[Generator]]]:
-        """For each name this many servers on a separate Postgres database full of messages, and two loads on them.
-
-        No process is pinned: servers, loads and Postgres share the machine.
-        """
+    def running(self) -> Iterator[ExitStack]:
+        """Servers and loads of one case, which end with it."""
         self._stop()
         with ExitStack() as running:
-            yield {name: self._run_together(running, name, count, topic) for name, count in counts.items()}
+            yield running
+
+    def server(self, name: str, url: str) -> Server:
+        """A server on this database, on any core, without TLS. The caller ends it."""
+        return Server(Variant(name, url, ("--tls", "plaintext")), None, self._log)
 
     def postgres_cpu_s(self) -> float:
         """CPU seconds that Postgres' processes have used so far; 0 if it runs on another machine."""
         return sum(map(cpu_seconds, self.postgres.pids()))
-
-    def _run_together(self, running: ExitStack, name: str, count: int, topic: str) -> list[Generator]:
-        url = self.new_url("postgres", f"together_{count}")
-        self.say(f"storing {self.plan.stock:,} messages for {name}")
-        fill(url, topic, self.plan.stock, self.plan.body_bytes)
-        variant = Variant(name, url, ("--tls", "plaintext"))
-        servers = [running.enter_context(Server(variant, None, self._log)) for _ in range(count)]
-        return [running.enter_context(Generator(servers[number % count], None)) for number in range(2)]
 
     def _run_door(self, running: ExitStack, name: str, way: Way, topic: str) -> Generator:
         options: tuple[str, ...] = ("--tls", way.tls, "--grpc-engine", way.engine)

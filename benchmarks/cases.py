@@ -12,12 +12,14 @@ from benchmarks.case import CALLERS, CONSUMERS, STOCK_TOPIC, Case, Figures, Roun
 from benchmarks.filling import TAGS
 from benchmarks.installed_cases import INSTALLED_CASES
 from benchmarks.lite import CLIENTS, lite
+from benchmarks.mirror_cases import MIRROR_CASES
 from benchmarks.noop_server import ECHO_TOPIC, EMPTY_TOPIC
 from benchmarks.peer_cases import PEER_CASES
 from benchmarks.queue_cases import bulk_pull, churn, on_large_backlog, pull, rebalance
-from benchmarks.server_cases import door, start, together
+from benchmarks.server_cases import door, start
 from benchmarks.sizes.cases import SIZES_CASES
 from benchmarks.spark_cases import dead_letters, flights_to_parquet, micro_batch
+from benchmarks.together_cases import TOGETHER_CASES
 
 DELAY_TOPIC = "bench-delay"
 HOLD_TOPIC = "bench-hold"
@@ -302,14 +304,7 @@ CASES: dict[str, Case] = {
         f"gRPC engine: receive 32 + batch ack, {CONSUMERS} consumers",
         door(ENGINES, "raw.receive", topic=STOCK_TOPIC, ack_each=False, callers=CONSUMERS),
     ),
-    "servers_send_32": Case(
-        f"several servers: send 32 per request, {CALLERS} callers",
-        together("raw.send", topic="bench-send", per_request=32, callers=CALLERS // 2),
-    ),
-    "servers_receive": Case(
-        f"several servers: receive 32 + batch ack, {CONSUMERS} consumers",
-        together("raw.receive", topic=STOCK_TOPIC, ack_each=False, callers=CONSUMERS // 2),
-    ),
+    **TOGETHER_CASES,
     "rebalance": Case(
         "from a member that joins or leaves until each queue has one owner", rebalance, key="max", unit="ms"
     ),
@@ -321,6 +316,6 @@ CASES: dict[str, Case] = {
 }
 
 # Measured only if they are named.
-APART: dict[str, Case] = {**ABUSE_CASES, **INSTALLED_CASES, **PEER_CASES, **SIZES_CASES}
+APART: dict[str, Case] = {**ABUSE_CASES, **INSTALLED_CASES, **MIRROR_CASES, **PEER_CASES, **SIZES_CASES}
 # Names for several of them.
-TOGETHER = {"abuse": tuple(ABUSE_CASES), "sizes": tuple(SIZES_CASES)}
+TOGETHER = {"abuse": tuple(ABUSE_CASES), "servers": tuple(TOGETHER_CASES), "sizes": tuple(SIZES_CASES)}

@@ -19,11 +19,13 @@ class Meter:
     def __init__(self) -> None:
         self.running = True
         self._messages = 0
+        self._all_messages = 0
         self._latencies_s: list[float] = []
 
     def done(self, messages: int, begun: float) -> None:
         """A call that began at `begun` (perf_counter) had this many messages."""
         self._messages += messages
+        self._all_messages += messages
         self._latencies_s.append(time.perf_counter() - begun)
 
     async def measure(
@@ -45,6 +47,8 @@ class Meter:
         await asyncio.gather(*tasks)
         return {
             "rate": messages / taken,
+            "messages": self._all_messages,
+            "messages_per_call": messages / max(len(latencies), 1),
             "server_busy": (after[0] - before[0]) / taken,
             "load_busy": (after[1] - before[1]) / taken,
             "server_us_per_message": (after[0] - before[0]) * 1e6 / max(messages, 1),

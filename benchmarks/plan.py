@@ -52,6 +52,7 @@ class Plan(NamedTuple):
     peers_rate: int = 20  # messages per second, for their way to a waiting consumer
     peers_latency_seconds: float = 4.0
     peers_compiling_seconds: float = 40.0  # of load in front, for servers that compile what runs often
+    mirrored: int = 20_000  # by each mirror
     abuse_quiet_seconds: float = 4.0  # of the well-behaved client alone
     abuse_seconds: float = 15.0  # of an attack
     abuse_after_seconds: float = 4.0  # of the well-behaved client, when the attacker has gone

@@ -13,11 +13,19 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import psycopg
 
 from benchmarks.machine import family_of, memory_bytes, parent_of
+
+
+class Counters(NamedTuple):
+    """Of the whole Postgres since its start: transactions that wrote, and bytes of WAL."""
+
+    transactions: int
+    wal_bytes: int
 
 
 class Postgres:
@@ -38,6 +46,14 @@ class Postgres:
         with psycopg.connect(self.url) as conn:
             first = parent_of(conn.info.backend_pid)
         return family_of(first) if first else []
+
+    def counters(self) -> Counters:
+        with psycopg.connect(self.url) as conn:
+            row = conn.execute(
+                "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_wal_insert_lsn() - '0/0'"
+            ).fetchone()
+        assert row is not None
+        return Counters(int(row[0]), int(row[1]))
 
     def version(self) -> str:
         with psycopg.connect(self.url) as conn:

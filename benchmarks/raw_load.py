@@ -7,6 +7,7 @@ once and only the message ids change, and the answer is compared with the bytes 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import struct
 import time
@@ -150,6 +151,32 @@ class RawLoad:
                 meter.done(per_request, begun)
 
         workers = [caller() for _ in range(callers)]
+        return await meter.measure(workers, warm_up=warm_up, seconds=seconds, server_pid=self._server_pid)
+
+    async def paced(
+        self,
+        topic: str,
+        per_request: int,
+        callers: int,
+        rate: float,
+        body_bytes: int,
+        warm_up: float,
+        seconds: float,
+    ) -> dict[str, Any]:
+        """Open loop of `rate` requests per second: each caller has times for its sends, and waits for each answer."""
+        meter, template = Meter(), SendTemplate(topic, per_request, body_bytes)
+        first = time.perf_counter()
+
+        async def caller(number: int) -> None:
+            for turn in itertools.count():
+                await asyncio.sleep(max(0.0, first + (number + turn * callers) / rate - time.perf_counter()))
+                if not meter.running:
+                    return
+                begun = time.perf_counter()
+                await self._wire.send(template.next())
+                meter.done(per_request, begun)
+
+        workers = [caller(number) for number in range(callers)]
         return await meter.measure(workers, warm_up=warm_up, seconds=seconds, server_pid=self._server_pid)
 
     async def receive(

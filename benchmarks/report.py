@@ -233,6 +233,12 @@ _EXTRAS = (
     "postgres_busy",
     "server_us_per_message",
     "cpu_us_per_message",
+    "postgres_us_per_message",
+    "cpu_of_one",
+    "server_cpu_of_one",
+    "messages_per_transaction",
+    "transactions_per_s",
+    "wal_bytes_per_message",
     "insert_rate",
     "of_small",
     "of_tag",
@@ -306,6 +312,12 @@ def _remark(figures: Mapping[str, Any]) -> str:
         remarks.append(f"Postgres {figures['postgres_busy']:.0%}, all {figures['cpu_us_per_message']:.0f} CPU µs/msg")
     if "of_one" in figures:
         remarks.append(f"{figures['of_one']:.2f} of one")
+    if "cpu_of_one" in figures:
+        remarks.append(
+            f"CPU {figures['cpu_of_one']:.2f} of one (servers {figures['server_cpu_of_one']:.2f}),"
+            f" {figures['messages_per_transaction']:.3g} messages per transaction,"
+            f" {figures['wal_bytes_per_message']:,.0f} bytes of WAL per message"
+        )
     if "of_plaintext" in figures:
         remarks.append(f"{figures['of_plaintext']:.2f} of plaintext")
     if "of_frames" in figures:

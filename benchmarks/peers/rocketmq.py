@@ -98,20 +98,25 @@ class Home:
         folder: Path,
         tables: Tables,
         *,
+        brokers: Sequence[str] = ("bench",),
         broker: dict[str, object] | None = None,
         proxy: dict[str, object] | None = None,
         java: Sequence[str] = (),
         of_proxy: Sequence[str] = (),
     ) -> None:
-        """broker, proxy: further settings of theirs. java: options of all processes, such as the size of the heap.
+        """brokers: the names of the masters, each with a store of its own that has all topics and groups.
+        broker, proxy: further settings of theirs. java: options of all processes, such as the size of the heap.
         of_proxy: further options of a proxy in a process of its own."""
         self._classpath, self._folder, self._options, self._of_proxy = classpath, folder, java, of_proxy
-        self._names_port, self._grpc_port, self._broker_port = free_port(), free_port(), _broker_port()
-        tables.write(folder / "store" / "config")
+        self._names_port, self._grpc_port = free_port(), free_port()
+        self._broker_ports = {name: _broker_port() for name in brokers}
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, port in self._broker_ports.items():
+            tables.write(folder / name / "store" / "config")
+            of_broker = _broker(name, folder / name, self._names_port, port) | (broker or {})
+            (folder / f"{name}.conf").write_text(_properties(of_broker))
         names = {"listenPort": self._names_port, "bindAddress": "127.0.0.1"}
         (folder / "names.conf").write_text(_properties(names))
-        of_broker = _broker(folder, self._names_port, self._broker_port) | (broker or {})
-        (folder / "broker.conf").write_text(_properties(of_broker))
         (folder / "proxy.json").write_text(json.dumps(_proxy(self._names_port, self._grpc_port) | (proxy or {})))
 
     @property
@@ -119,34 +124,55 @@ class Home:
         """Where clients find the proxy."""
         return f"127.0.0.1:{self._grpc_port}"
 
+    @property
+    def name_server_address(self) -> str:
+        """Where brokers, proxies and `mqadmin` find the name server."""
+        return f"127.0.0.1:{self._names_port}"
+
+    @property
+    def brokers(self) -> Sequence[str]:
+        """The names of the masters."""
+        return list(self._broker_ports)
+
     def name_server(self) -> AbstractContextManager[int]:
         """A running name server; gives its pid."""
-        return self._java("namesrv.NamesrvStartup", self._names_port, "-c", self._folder / "names.conf")
+        return self._java("names", "namesrv.NamesrvStartup", self._names_port, "-c", self._folder / "names.conf")
+
+    def broker(self, name: str) -> AbstractContextManager[int]:
+        """A running broker in a process of its own; gives its pid."""
+        conf = self._folder / f"{name}.conf"
+        return self._java(name, "broker.BrokerStartup", self._broker_ports[name], "-c", conf)
 
     def proxy(self) -> AbstractContextManager[int]:
-        """A running broker and proxy in one process; gives its pid."""
-        files = ("-bc", self._folder / "broker.conf", "-pc", self._folder / "proxy.json")
-        return self._java("proxy.ProxyStartup", self._grpc_port, "-pm", "local", *files)
+        """The first broker with the proxy in one process; gives its pid."""
+        name = self.brokers[0]
+        files = ("-bc", self._folder / f"{name}.conf", "-pc", self._folder / "proxy.json")
+        return self._java(name, "proxy.ProxyStartup", self._grpc_port, "-pm", "local", *files)
+
+    def proxy_alone(self) -> AbstractContextManager[int]:
+        """A proxy in a process of its own, for all brokers; gives its pid."""
+        options = ("-pm", "cluster", "-pc", self._folder / "proxy.json")
+        return self._java("proxy", "proxy.ProxyStartup", self._grpc_port, *options, machine=self._of_proxy)
 
     @contextmanager
     def broker_and_proxy(self) -> Iterator[int]:
-        """A running broker, and a proxy in a process of its own; gives the proxy's pid."""
-        with self._java("broker.BrokerStartup", self._broker_port, "-c", self._folder / "broker.conf"):
-            of_proxy = ("-pm", "cluster", "-pc", self._folder / "proxy.json")
-            with self._java("proxy.ProxyStartup", self._grpc_port, *of_proxy, machine=self._of_proxy) as pid:
-                yield pid
+        """The first broker, and a proxy in a process of its own; gives the proxy's pid."""
+        with self.broker(self.brokers[0]), self.proxy_alone() as pid:
+            yield pid
 
     def _java(
-        self, program: str, port: int, *options: str | Path, machine: Sequence[str] = ()
+        self, name: str, program: str, port: int, *options: str | Path, machine: Sequence[str] = ()
     ) -> AbstractContextManager[int]:
-        command = ["java", *self._options, *machine, "-cp", self._classpath, f"-Duser.home={self._folder}"]
+        logs = self._folder / name  # RocketMQ's own logs; two processes must not share them
+        logs.mkdir(exist_ok=True)
+        command = ["java", *self._options, *machine, "-cp", self._classpath, f"-Duser.home={logs}"]
         home = {"ROCKETMQ_HOME": str(self._folder), "RMQ_PROXY_HOME": str(self._folder)}
         return process([*command, f"org.apache.rocketmq.{program}", *options], self._folder, port, home)
 
 
-def _broker(folder: Path, names_port: int, port: int) -> dict[str, object]:
+def _broker(name: str, folder: Path, names_port: int, port: int) -> dict[str, object]:
     return {
-        "brokerName": "bench",
+        "brokerName": name,
         "brokerIP1": "127.0.0.1",
         "namesrvAddr": f"127.0.0.1:{names_port}",
         "listenPort": port,
