@@ -20,28 +20,29 @@ AT_ONCE = ("asyncio.gather", "asyncio.shield")  # awaited without a turn of the 
 ROOMS = (
     "model", "filters", "postgres", "sqlite", "database", "engine", "front", "transport", "http2", "grpcio",
     "access", "catalog", "messages", "members", "cluster", "fifo", "delivery", "lite", "producing", "settling",
-    "maintenance", "clients", "pulling", "dead_letters", "receiving", "administration", "charts", "alerts",
-    "rocketmq_admin", "bulk", "progress", "config", "broker", "metrics", "client_metrics", "web", "services", "logs",
-    "certificates", "monitoring", "app", "in_process", "offline", "serve", "sizing", "cli", "pytest_plugin",
+    "maintenance", "clients", "pulling", "dead_letters", "importing", "receiving", "administration", "charts",
+    "mirrors", "alerts", "rocketmq_admin", "bulk", "progress", "config", "broker", "metrics", "client_metrics", "web",
+    "services", "logs", "certificates", "monitoring", "app", "in_process", "offline", "serve", "sizing", "cli",
+    "pytest_plugin",
 )  # fmt: skip
 # What operators and Spark use can be taken away: only what puts the server together knows these rooms.
 # The same for the client. An `__init__` may hand out what comes later.
 CLIENT_ROOMS = (
     "errors", "_arguments", "_urls", "_version", "_forks", "_patched", "_tasks", "_loop", "keep_alive", "offset_file",
     "config", "message", "receipts", "listening", "otel", "_tracing", "_session", "_producer", "_engine", "_simple",
-    "_push", "_lite", "_queues", "_progress", "_consume", "_pull", "_queue_push", "admin", "sql", "aio", "_sync",
-    "frameworks", "spark", "cli",
+    "_push", "_lite", "_queues", "_progress", "_consume", "_pull", "_queue_push", "admin", "remoting", "sql", "aio",
+    "_sync", "mirror", "moving", "frameworks", "spark", "cli",
 )  # fmt: skip
 # Rooms of the console.
 CONSOLE_ROOMS = (
-    "words", "settings", "copies", "bodies", "pulse", "rates", "pictures", "sessions", "guard", "jobs", "rendering",
-    "visits", "paging", "desk", "pages", "app", "serving", "cli",
+    "words", "settings", "copies", "bodies", "mirror_looks", "pulse", "rates", "pictures", "sessions", "guard", "jobs",
+    "rendering", "visits", "paging", "desk", "pages", "app", "serving", "cli",
 )  # fmt: skip
 # Rooms of what their ports have in common.
 PORT_ROOMS = ("addresses", "shares", "bodies", "connections", "serving")
 # Rooms of the client that may have more files than others.
 FILES_MAX_OF = {"_session": 14, "cli": 14}
-REMOVABLE = {"bulk", "client_metrics", "progress", "dead_letters", "rocketmq_admin", "web"}
+REMOVABLE = {"bulk", "client_metrics", "progress", "dead_letters", "importing", "rocketmq_admin", "web"}
 ASSEMBLY = {"broker", "services", "monitoring", "app"}
 # Other packages of ours that a package may import.
 ALLOWED = {
@@ -65,6 +66,7 @@ WIRE = (
     "popserver.clients.settings",
     "popserver.clients.telemetry_writer",
     "popserver.dead_letters.rpc",
+    "popserver.importing.rpc",
     "popserver.alerts.rpc",
     "popserver.charts.rpc",
     "popserver.administration.clients",
@@ -72,6 +74,7 @@ WIRE = (
     "popserver.administration.rpc",
     "popserver.lite.rpc",
     "popserver.members.rpc",
+    "popserver.mirrors.rpc",
     "popserver.client_metrics.rpc",
     "popserver.offline",
     "popserver.producing.rpc",

@@ -63,6 +63,7 @@ KEEPERS: dict[str, str | tuple[str, ...]] = {
     "queue_lock": "members/locks.py",
     "chart_point": "charts/points.py",
     "alert": "alerts/told.py",
+    "mirror": "mirrors/records.py",
     "acl_user": "access/sql.py",
     "acl_policy": "access/sql.py",
 }

@@ -142,9 +142,9 @@ ADMIN_METHODS = """
     PeekMessages GetMessage ListScheduled CancelScheduled Why TryFilter ListDeadLetters GetDeadLetter PurgeDeadLetters
     FindMessages GetLiteTopic ListLiteTopics ListHolds ListLockedMessageGroups
     PlanRedrive RunRedrive CancelRedrive RedriveDeadLetters ListRedrivePlans ListRedrives ListLag ResetOffsets
-    SkipMessage PauseGroup ResumeGroup CloneOffsets ImportOffsets CreateUser UpdateUser DeleteUser ListUsers AddPolicy
-    RemovePolicy ConfirmClock ListPolicies ExplainAccess ListClients ReconnectClient
-    GetStatus GetHealth RepairStore GetChart ListAlerts
+    SkipMessage PauseGroup ResumeGroup CloneOffsets ImportOffsets ImportMessages CreateUser UpdateUser DeleteUser
+    ListUsers AddPolicy RemovePolicy ConfirmClock ListPolicies ExplainAccess ListClients ReconnectClient
+    GetStatus GetHealth RepairStore GetChart ListAlerts ReportMirror ListMirrors ForgetMirror DrainServer
 """.split()
 ADMINISTRATION = [row(method, ADMINS, getattr(admin_pb2, f"{method}Request")) for method in ADMIN_METHODS]
 ROCKETMQ_METHODS = """

@@ -49,6 +49,21 @@ def test_a_new_queue_is_met_by_the_groups_of_its_topic(either_admin_server: Admi
     assert (lag.ready, lag.inflight) == (4, 1)
 
 
+def test_a_topic_is_closed_for_producers_and_opened(either_admin_server: AdminServer) -> None:
+    admin_server = either_admin_server
+    admin_server.call("CreateTopic", topic=named("flights"))
+    admin_server.send("flights", "m1")
+    closed = admin_server.call("UpdateTopic", topic=named("flights"), closed_because="it has moved")
+    assert closed.topic.closed_because == admin_server.call("GetTopic", topic=named("flights")).topic.closed_because
+    with pytest.raises(AssertionError, match="is closed for producers: it has moved"):
+        admin_server.send("flights", "m2")
+    assert len(admin_server.receive("counters", "flights")) == 1
+    opened = admin_server.call("UpdateTopic", topic=named("flights"), closed_because="")
+    assert opened.topic.closed_because == ""
+    admin_server.send("flights", "m3")
+    assert admin_server.call("GetTopic", topic=named("flights")).topic.message_count == 2
+
+
 def test_a_deleted_topic_is_gone_and_its_name_is_free(either_admin_server: AdminServer) -> None:
     admin_server = either_admin_server
     admin_server.call("CreateTopic", topic=named("flights"))

@@ -19,13 +19,18 @@ from popserver.alerts.rules import (
     find,
 )
 from popserver.cluster.sql import KnownServer
+from popserver.mirrors.rules import MirrorRow
 from popserver.model.budget import Budget
 from popserver.model.names import Resource
 from popserver.model.retry import MINUTE_MS
 
 AT = 1_700_000_000_000
 GROUP = Resource("", "billing")
-SECRETS = ("card 4111", "customer-7", "0102FC", "client-9", "price >")
+MIRROR = MirrorRow(
+    "nightly", "old:1", "new:1", "eu", "flights", "billing", "owner-1", "ship-17", AT - 60_000, "RUNNING", "", "", 9, 0,
+    0, 0, 0, 4, AT - 500_000, AT - 90_000,
+)  # fmt: skip
+SECRETS = ("ship-17", "card 4111", "customer-7", "0102FC", "client-9", "price >")
 
 
 def facts(**given: Any) -> Facts:
@@ -54,6 +59,7 @@ EVERYTHING = facts(
     stuck=[StuckMessageGroup(GROUP, "customer-7", 4, 12, "0102FC")],
     differing=["consumers of group 'billing' have different subscriptions: client-9 has price > 3"],
     retrying={GROUP: "7 of the last 20 deliveries were retries"},
+    gone=[MIRROR],
 )
 
 
@@ -61,7 +67,15 @@ def test_each_kind_is_found() -> None:
     found = find(EVERYTHING)
     assert sorted(each.kind for each in found) == sorted(AlertKind)
     assert len({each.key for each in found}) == len(found)
-    assert {each.path for each in found} == {"/server", "/groups", "/groups/billing", "/dead-letters/billing"}
+    assert {each.path for each in found} == {
+        "/server", "/groups", "/groups/billing", "/dead-letters/billing", "/mirrors",
+    }  # fmt: skip
+
+
+def test_a_mirror_that_is_gone_is_named() -> None:
+    (found,) = find(facts(gone=[MIRROR]))
+    assert found.sentence == ("Mirror nightly of eu/flights for billing is gone: it does not report for 1 min 30 s.")
+    assert (found.namespace, found.subject, found.has_namespace) == ("eu", "nightly", True)
 
 
 def test_nothing_is_found_where_all_is_well() -> None:

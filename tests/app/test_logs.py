@@ -25,6 +25,17 @@ def unconfigured() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("unconfigured")
+def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several workers write to one pipe, where only single writes stay whole."""
+    written: list[str] = []
+    monkeypatch.setattr(logs, "write", lambda _stream, words: written.append(words))
+    logs.configure("info", "json")
+    structlog.get_logger().info("worker ready", number=1)
+    (line,) = written
+    assert (json.loads(line)["event"], line[-1]) == ("worker ready", "\n")
+
+
+@pytest.mark.usefixtures("unconfigured")
 def test_it_follows_the_standard_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """pytest replaces it for each test, and closes the one before."""
     first, second = io.StringIO(), io.StringIO()

@@ -16,7 +16,7 @@ from benchmarks.cases import CASES
 from benchmarks.machine import Cores
 from benchmarks.plan import Plan
 from benchmarks.report import table, targets_table
-from benchmarks.server_cases import TOGETHER
+from benchmarks.together_cases import COUNTS
 from popproto.v2 import admin_pb2
 
 TINY = Plan(
@@ -102,7 +102,7 @@ def _measured(names: Sequence[str], folder: Path) -> dict[str, Any]:
     assert list(result["cases"]) == [name for name in CASES if name in names]
     for name, case in result["cases"].items():
         variants = set(case["variants"])
-        families = {"door": set(DOORS), "engine": set(ENGINES), "servers": set(TOGETHER)}
+        families = {"door": set(DOORS), "engine": set(ENGINES), "servers": set(COUNTS)}
         if family := families.get(name.partition("_")[0]):
             assert variants == family, name
         else:

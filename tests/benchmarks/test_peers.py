@@ -286,6 +286,7 @@ def test_runs_are_put_together() -> None:
     assert len(RUN["cases"]["peers"]["variants"]["ours"]["rounds"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_every_peer_is_measured_where_it_can_be_had(tmp_path: Path) -> None:
     result = run(["peers"], TINY, [], tmp_path, Cores(pin=False))

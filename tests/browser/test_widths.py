@@ -11,7 +11,7 @@ import pytest
 from starlette.routing import Match, Route
 
 from popclient import SimpleConsumer
-from popclient.admin import DeadLetterSelection
+from popclient.admin import DeadLetterSelection, MirrorReport
 from popclient.config import ClientConfig
 from popconsole.app import routes_of
 from popconsole.desk import Desk
@@ -59,6 +59,8 @@ def crowd(made: World) -> None:
     )
     for number in range(80):
         made.producer.send(TOPIC, f"invoice {number}", message_group=f"customer-of-the-region-{number}-{'x' * 30}")
+    sides = "popmq-1.eu-central-1.example.com:8081", "rocketmq-proxy.eu-central-1.example.com:8081"
+    made.admin.report_mirror(MirrorReport("nightly-move", *sides, TOPIC, GROUP, "one", "ship", sentence=REASON * 2))
     with SimpleConsumer(made.endpoint, GROUP, TOPIC, invisible_duration=3_600) as consumer:
         held = [message for _ in range(4) for message in consumer.receive(32)]
     letters = made.admin.list_dead_letters("arrivals", max_messages=6).dead_letters
@@ -98,6 +100,7 @@ def pages(made: World) -> list[str]:
         "/topics/sessions/lite",
         f"/topics/sessions/lite/{LITE}",
         f"/users/{USER}",
+        "/mirrors",
         f"/topics/{TOPIC}?minutes=10080",
         f"/groups/{GROUP}?tab=activity&minutes=1440",
     ]

@@ -10,6 +10,7 @@ import pytest
 
 import popclient.cli
 from popclient import Producer, PullConsumer, SimpleConsumer
+from popclient.admin import Admin, MirrorReport
 from tests.support.shell import Shell
 
 FLIGHTS = 4  # messages
@@ -46,6 +47,11 @@ CASES = {
         "removes 2 scheduled messages with key later of flights",
         ("message", "scheduled", "--topic", "flights"),
     ),
+    "mirrors forget": Case(
+        ("mirrors", "forget", "nightly"),
+        "removes the record of mirror nightly, which has handed over 7 messages; a mirror of that name begins anew",
+        ("mirrors", "list"),
+    ),
     "acl user rotate": Case(
         ("acl", "user", "rotate", "alice"), "replaces the secret of user alice", ("acl", "user", "list")
     ),
@@ -54,9 +60,9 @@ CASES = {
     ),
     "acl policy remove": Case(("acl", "policy", "remove", "1"), "removes policy 1", ("acl", "policy", "list")),
 }
-# These have tests of their own: dead letters need a while to die, a backup has no server, and a repair without --yes
-# is a dry run, because supervisors ask for it.
-ELSEWHERE = {"dlq purge", "backup", "restore", "db clock", "repair"}
+# These have tests of their own: dead letters need a while to die, a backup has no server, a move has two, and a repair
+# without --yes is a dry run, because supervisors ask for it.
+ELSEWHERE = {"dlq purge", "backup", "restore", "db clock", "repair", "move start", "move finish", "move back"}
 
 
 @pytest.fixture
@@ -79,6 +85,8 @@ def filled(shell: Shell, tmp_path: Path) -> dict[str, str]:
         reader.poll(1)
         reader.seek_to_beginning()
         reader.commit()
+    with Admin(shell.endpoint) as admin:
+        admin.report_mirror(MirrorReport("nightly", "a:1", "b:1", "flights", None, "one", "ship", "DONE", handed=7))
     shell.ok("acl", "user", "add", "alice")
     shell.ok("acl", "policy", "add", "alice", "allow", "PUB", "topic:flights")
     exported = shell.json("group", "offsets", "export", "readers")

@@ -80,3 +80,16 @@ def test_a_namespace_is_a_world_of_its_own(shell: Shell) -> None:
     shell.ok("message", "send", "flights", "east", "--namespace", "east")
     assert len(shell.json("message", "peek", "flights", "--namespace", "east")) == 1
     assert shell.json("message", "peek", "flights", "--namespace", "west") == []
+
+
+def test_close_and_open(shell: Shell) -> None:
+    shell.ok("topic", "create", "flights")
+    said = "it has moved to 10.0.0.9:8081"
+    closed = shell.ok("topic", "close", "flights", "--because", said)
+    assert closed.lines == [f"topic flights is closed; its producers read: {said}"]
+    refused = shell("message", "send", "flights", "x")
+    assert refused.status and f"topic 'flights' is closed for producers: {said}" in refused.err
+    assert f"closed    {said}" in shell.ok("topic", "show", "flights").lines
+    assert shell.json("topic", "show", "flights")["closed_because"] == said
+    assert shell.ok("topic", "open", "flights").lines == ["topic flights takes messages of producers"]
+    shell.ok("message", "send", "flights", "x")

@@ -445,6 +445,18 @@ async def test_the_server_may_ask_for_a_new_stream(server: ScriptedServer) -> No
         await until(lambda: watch.back == 1)
 
 
+async def test_who_is_asked_for_a_new_stream_opens_it_at_the_next_address(server: ScriptedServer) -> None:
+    """A server that will stop says so. The one before still serves, so nothing fails."""
+    async with ScriptedServer() as other:
+        async with aio.Producer(f"{server.endpoints};{other.endpoints}", "t") as producer:
+            assert len(server.settings) == 1
+            server.say(rpc.TelemetryCommand(reconnect_endpoints_command=rpc.ReconnectEndpointsCommand(nonce="n")))
+            await until(lambda: len(other.settings) == 1)
+            await producer.send("t", b"x")
+        assert len(other.requests("SendMessage")) == 1
+        assert server.requests("SendMessage") == []
+
+
 async def test_a_callback_that_fails_does_no_harm(server: ScriptedServer) -> None:
     def fail(*_: object) -> None:
         raise KeyError("mine")

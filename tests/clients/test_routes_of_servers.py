@@ -129,6 +129,18 @@ async def test_a_server_that_came_back_at_its_address_is_one(listed: SeveralBrok
     assert len({each.broker.name for each in await route(again, A)}) == 2
 
 
+async def test_workers_of_one_address_take_over_no_clients_of_each_other(servers: SeveralBrokers) -> None:
+    for each in (servers.a, servers.b):
+        await each.broker.servers.list_at(A)
+    await until(lambda: [each.address for each in servers.a.broker.servers.others] == [A])
+    assert not servers.a.broker.servers.can_hand_over
+
+
+async def test_servers_that_name_no_address_are_different_ones(servers: SeveralBrokers) -> None:
+    """A load balancer has them."""
+    assert servers.a.broker.servers.can_hand_over
+
+
 @pytest.mark.parametrize("address", [A, C, "mq.example:1", "localhost:65535"])
 def test_an_address_is_a_host_and_a_port(address: str) -> None:
     host, port = split_address(address)
@@ -141,3 +153,21 @@ def test_what_is_no_address_is_said(wrong: str) -> None:
         ValueError, match=r"is not HOST:PORT with a port from 1 to 65535; write it like mq-1\.example:8081"
     ):
         split_address(wrong)
+
+
+async def test_one_that_leaves_is_named_by_none_and_serves_on(listed: SeveralBrokers) -> None:
+    """Also after its next heartbeats. Without another server it has only its own address to give."""
+    assert listed.a.broker.servers.can_hand_over
+    assert listed.b.broker.servers.can_hand_over
+    await listed.a.broker.servers.leave()
+    await until(lambda: len(listed.b.broker.servers.reachable()) == 1)
+    assert not listed.b.broker.servers.can_hand_over, "nobody stays but this one"
+    for _ in range(2):
+        assert {written(each.broker) for each in await route(listed.b, B)} == {("10.0.0.2:8081",)}
+        assert {written(each.broker) for each in await route(listed.a, A)} == {("10.0.0.2:8081",)}
+        await listed.advance(2 * HEARTBEAT_MS)
+    await listed.a.send()
+    assert len(await listed.a.receive()) == 1
+    silence(listed.b)
+    await listed.advance(SERVER_LAPSE_MS + HEARTBEAT_MS)
+    assert {written(each.broker) for each in await route(listed.a, ALIAS)} == {(ALIAS,)}

@@ -72,10 +72,21 @@ def test_those_that_are_known_are_the_newest_of_each_address(servers: OpenStore)
     assert known() == [a, ("again", "10.0.0.2:8081", True)]
 
 
+def test_one_that_leaves_is_told_and_keeps_its_address(servers: OpenStore) -> None:
+    leaving = Heartbeat("b", "10.0.0.2:8081", judges=True, leaves=True)
+    servers.one(cluster_sql.heartbeat, leaving)
+    assert servers.words == {SERVERS}
+    assert beat(servers, "a", "10.0.0.1:8081").others == (Server("b", "10.0.0.2:8081", leaves=True),)
+    servers.one(cluster_sql.heartbeat, leaving)
+    assert servers.words == set()
+    assert [each.leaves for each in cluster_sql.known(servers.conn, servers.now_ms)] == [False, True]
+
+
 def test_one_that_has_left_is_at_no_address(servers: OpenStore) -> None:
     servers.one(cluster_sql.leave, Leave("b"))
     assert servers.words == {SERVERS}
-    assert beat(servers, "a").others == (Server("b", ""),)
+    assert beat(servers, "a").others == (Server("b", "", leaves=True),)
+    assert [each.server_id for each in cluster_sql.known(servers.conn, servers.now_ms)] == ["a"]
 
 
 def test_of_two_at_one_address_the_newer_comes_first(servers: OpenStore) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import event
 from structlog.testing import capture_logs
 
 from popserver.cluster import listen as cluster_listen
@@ -22,7 +19,7 @@ from popserver.model.retry import SECOND_MS
 from tests.support.builders import GROUP, TOPIC
 from tests.support.members import Heard, come
 from tests.support.running_broker import RunningBroker, ids, until
-from tests.support.several_brokers import SeveralBrokers, silence
+from tests.support.several_brokers import SeveralBrokers, notices, silence
 
 
 async def poll_at(broker: RunningBroker, **more: Any) -> asyncio.Task[Any]:
@@ -249,19 +246,3 @@ async def deafen(servers: SeveralBrokers) -> None:
 def is_hearing(broker: RunningBroker) -> bool:
     ear = broker.broker.servers._feed
     return ear is not None and ear.is_up
-
-
-@contextmanager
-def notices(database: Database) -> Iterator[list[str]]:
-    """The statements that tell others something."""
-    said: list[str] = []
-
-    def before(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if "NOTIFY" in statement:
-            said.append(statement)
-
-    event.listen(database.writing, "before_cursor_execute", before)
-    try:
-        yield said
-    finally:
-        event.remove(database.writing, "before_cursor_execute", before)

@@ -62,6 +62,10 @@ def test_the_options_exist_and_need_users(tmp_path: Path, monkeypatch: pytest.Mo
     assert "--auth" in refused.stderr
 
 
+def test_it_hands_its_clients_over_when_it_is_stopped() -> None:
+    assert values("STOPSIGNAL") == ["SIGUSR1"]
+
+
 def test_it_does_not_run_as_root_and_owns_its_data() -> None:
     steps = [name for name, _ in STEPS]
     assert values("USER") == ["10001:10001"]

@@ -73,8 +73,9 @@ def words_of(kind: str, address: str = "127.0.0.1") -> list[str]:
     return [word.replace("$(POD_IP)", address) for word in pod(kind)["containers"][0]["args"]]
 
 
-def drained_within(settings: Config) -> float:
-    return settings.drain_timeout / 1_000 + STOP_S
+def ends_within(settings: Config) -> float:
+    handover_ms = settings.handover if settings.database_url.startswith("postgresql") else 0
+    return (handover_ms + settings.drain_timeout) / 1_000 + STOP_S
 
 
 def health(endpoint: str, service: str) -> int:
@@ -103,7 +104,7 @@ def test_a_pod_has_few_rights_and_time_to_stop(kind: str, monkeypatch: pytest.Mo
     environment = environment_of(kind, access_key="root", secret="s" * 20, database_url="postgresql://db/popmq")
     settings = check_settings(words_of(kind), environment, monkeypatch)
     assert settings.auth
-    assert spec["terminationGracePeriodSeconds"] >= drained_within(settings)
+    assert spec["terminationGracePeriodSeconds"] >= ends_within(settings)
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert ports["grpc"] == settings.port
     service = MANIFESTS[kind][1]
@@ -165,7 +166,9 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 
 def test_a_unit_has_time_to_stop(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(unit.one("ExecStart"))[1:]
-    assert int(unit.one("TimeoutStopSec")) >= drained_within(check_settings(words, {}, monkeypatch))
+    several = {"POPMQ_DATABASE_URL": "postgresql://db/popmq"}
+    assert int(unit.one("TimeoutStopSec")) >= ends_within(check_settings(words, several, monkeypatch))
+    assert unit.one("KillSignal") == "SIGUSR1", "hands clients over"
 
 
 def environment_file() -> dict[str, str]:

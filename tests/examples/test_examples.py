@@ -114,6 +114,14 @@ def test_spark_modes(endpoint: str, tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("java")
+def test_spark_modes_by_a_journal_alone(endpoint: str, tmp_path: Path) -> None:
+    """What a RocketMQ 5 server can do."""
+    shown = run("-m", "examples.spark_modes", endpoint, str(tmp_path), "journal").splitlines()
+    assert shown == ["journal: 1,000 flights in Parquet, 1,000 in the table"]
+
+
 def test_spark_modes_with_a_new_checkpoint(tmp_path: Path) -> None:
     """A batch that is repeated adds nothing; one of a query that numbers its batches anew is another."""
     pytest.importorskip("pyspark", reason="spark: pip install 'popmq[spark]'")

@@ -9,6 +9,7 @@ from popserver.alerts import told
 from popserver.alerts.rules import Alert, AlertKind
 from popserver.alerts.told import RecordAlerts, RecordTold
 from popserver.catalog import groups, topics
+from popserver.catalog.closing import CloseQueues, close_queues
 from popserver.catalog.groups import DeleteGroup, UpdateGroup
 from popserver.catalog.topics import DeleteTopic, UpdateTopic
 from popserver.charts import points
@@ -20,6 +21,9 @@ from popserver.database.invariants.queries import Moments, StuckIn, first_page
 from popserver.dead_letters import purge as dead_letters_purge
 from popserver.dead_letters.purge import PurgeLetters
 from popserver.dead_letters.rules import RedriveItem, Repair, Selection
+from popserver.delivery.dead_letter_topic import ImportedLetter
+from popserver.importing import imports
+from popserver.importing.imports import Import, ImportDead, Imported
 from popserver.lite import expire as lite_expire
 from popserver.lite import subscriptions as lite_subscriptions
 from popserver.lite.expire import ExpireLite
@@ -34,9 +38,13 @@ from popserver.members.locks import Lock, Unlock
 from popserver.members.sql import ClearMembers, JoinGroup, LeaveGroup
 from popserver.messages import lite_topics, repeats
 from popserver.messages.repeats import Expire
+from popserver.mirrors import records
+from popserver.mirrors.records import ForgetMirror, ReportMirror
+from popserver.mirrors.rules import MirrorFacts
 from popserver.model.acl import Action, Effect, ResourceKind
 from popserver.model.group import ConsumeFrom, Group, HistoryLevel, Mode, Model
 from popserver.model.message import SendResult
+from popserver.model.states import MirrorState
 from popserver.model.topic import MessageType, message_key
 from popserver.progress import clone, pause, reset, unsubscribe
 from popserver.progress import skip as progress_skip
@@ -47,7 +55,7 @@ from popserver.progress.skip import Skip
 from popserver.progress.unsubscribe import Unsubscribe
 from tests.frozen.acts import TouredStore, act
 from tests.frozen.seed import World
-from tests.support.builders import in_order
+from tests.support.builders import in_order, messages_of
 from tests.support.lite_broker import lite_messages
 from tests.support.open_store import HOUR, MINUTE, SECOND
 from tests.support.progress import ORDERED, pull_group, reset_of
@@ -59,6 +67,8 @@ def create_and_change_topics(store: TouredStore, _world: World) -> None:
     made = store.topic("made", queues=2, accepts=ORDERED)
     store.group("of-made", meets=[made])
     store.one(topics.update_topic, UpdateTopic(made.name, 4, (*ORDERED, MessageType.DELAY)))
+    store.one(topics.update_topic, UpdateTopic(made.name, closed_because="it has moved"))
+    store.one(close_queues, CloseQueues(made.name, is_closed=True))
 
 
 @act
@@ -230,6 +240,33 @@ def tell_alerts(store: TouredStore, _world: World) -> None:
         if (event := told.next_event(store.conn)) is not None:
             store.one(told.record_told, RecordTold(event, failure))
         store.one(told.record, RecordAlerts([], [alert.key]))
+
+
+@act
+def import_messages(store: TouredStore, world: World) -> None:
+    """Of another broker: new ones, and a second time; for a group that pulls; and dead letters."""
+    batch = messages_of(2, keys=("k",))
+    for group in (world.group, world.pulling):
+        request = Import(group, world.topic, [Imported(each, 1) for each in batch])
+        store.one(imports.import_messages, request)
+        store.do(imports.import_messages, request, careful=True)
+    letters = [ImportedLetter(each, world.topic.topic_id, 3, "no", store.now_ms) for each in batch]
+    dead = ImportDead(world.group, world.topic, letters)
+    store.one(imports.import_dead_letters, dead)
+    store.do(imports.import_dead_letters, dead, careful=True)
+    store.ack(world.group, *store.receive(world.group, world.topic))
+
+
+@act
+def record_mirrors(store: TouredStore, _world: World) -> None:
+    """Claimed, reported, refused to another process, and forgotten."""
+    facts = MirrorFacts("m", "old:1", "new:1", "", "flights", "", "one", "ship", MirrorState.RUNNING)
+    for claim in (True, False):
+        store.one(records.write, ReportMirror(facts, 30 * SECOND, claim))
+    store.do(records.write, ReportMirror(facts._replace(owner="two"), 30 * SECOND, claim=True))
+    records.listed(store.conn)
+    store.one(records.write, ReportMirror(facts._replace(state=MirrorState.DONE), 30 * SECOND, claim=False))
+    store.one(records.write, ForgetMirror("m"))
 
 
 @act

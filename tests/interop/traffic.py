@@ -29,6 +29,7 @@ class Traffic:
         self.acked: set[str] = set()
         self.in_doubt: set[str] = set()  # the ack's answer was lost: it may have taken effect
         self.came_back: list[str] = []
+        self.refused: list[str] = []
 
     @property
     def passed(self) -> int:
@@ -58,21 +59,24 @@ class Traffic:
                 return
             try:
                 self.sent.add(self._producer.send(self._topic, str(number)).message_id)
-            except Refused:
+            except Refused as refusal:
+                self.refused.append(f"send: {refusal}")
                 threading.Event().wait(TRY_AGAIN_S)
 
     def _receive(self) -> None:
         while self._receiving.is_set():
             try:
                 received = self._consumer.receive(16, self._invisible_s)
-            except Refused:
+            except Refused as refusal:
+                self.refused.append(f"receive: {refusal}")
                 threading.Event().wait(TRY_AGAIN_S)
                 continue
             self.came_back += [message.message_id for message in received if message.message_id in self.acked]
             for message in received:
                 try:
                     self._consumer.ack(message)
-                except Refused:
+                except Refused as refusal:
+                    self.refused.append(f"ack: {refusal}")
                     self.in_doubt.add(message.message_id)
                 else:
                     self.acked.add(message.message_id)

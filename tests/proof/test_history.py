@@ -21,6 +21,7 @@ from proof.history.events import (
     Pull,
     Pulled,
     PushReceive,
+    Quiet,
     ReadOffset,
     Redrive,
     SignOfLife,
@@ -126,7 +127,7 @@ def redriven() -> Tale:
         receive(10.0, "a"),
         Forward(OK, 20, 22, GROUP, "a", "a/1/10.0"),
         Redrive(UNKNOWN, 30, 32, GROUP, "p", ("a",)),
-        Redrive(OK, 33, 35, GROUP, "p", ("a",)),
+        Redrive(OK, 33, 35, GROUP, "p", ("a",), ("a",)),
         receive(40.0, "a"),
         ack("a", 50, 40),
     ]
@@ -156,6 +157,21 @@ def lived_on() -> Tale:
         Receive(UNKNOWN, LIVED_ON_MS, LIVED_ON_MS + 2, GROUP, HELD_MS),
     ]
     return Scene.PLAIN, calls, ended("a")
+
+
+def soon() -> Tale:
+    """The first try was late, the second one was not."""
+    calls: list[Call] = [
+        Quiet(OK, 0, 0),
+        Send(OK, 1, 2, "a", "content"),
+        dataclasses.replace(receive(0.0, "a"), completed_ms=3_000),
+        ack("a", 3_010, 0),
+        Quiet(OK, 4_000, 4_000),
+        Send(OK, 4_001, 4_002, "b", "content"),
+        receive(5_990.0, "b"),
+        ack("b", 6_000, 5_990),
+    ]
+    return Scene.PLAIN, calls, ended("a", "b")
 
 
 def pushed() -> Tale:
@@ -199,7 +215,7 @@ def sunk() -> Tale:
     return Scene.SPARK, calls, final
 
 
-TALES = (in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on, pushed, sunk)
+TALES = (in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on, soon, pushed, sunk)
 
 
 @pytest.mark.parametrize("tale", TALES)
@@ -264,6 +280,24 @@ def back_twice(calls: list[Call], _final: Final) -> None:
     calls.insert(6, receive(45.0, "a"))
 
 
+def back_although_not_sent(calls: list[Call], _final: Final) -> None:
+    calls[4] = Redrive(OK, 33, 35, GROUP, "p", ("a",))
+
+
+def not_sent_for_no_reason(calls: list[Call], _final: Final) -> None:
+    calls.insert(3, Redrive(OK, 24, 26, GROUP, "other", ("a",)))
+
+
+def two_answers_of_one_plan(calls: list[Call], _final: Final) -> None:
+    calls.insert(5, Redrive(OK, 36, 38, GROUP, "p", ("a",)))
+
+
+def sent_and_still_dead(calls: list[Call], final: Final) -> None:
+    del calls[5:]
+    final.states[0] = StateRow(GROUP, "a", "DLQ", 1)
+    final.lag[0] = Lag(GROUP, 0, 0, 0, 1, 1)
+
+
 def dead_without_a_reason(calls: list[Call], final: Final) -> None:
     del calls[2:]
     final.states[0] = StateRow(GROUP, "a", "DLQ", 1)
@@ -276,6 +310,44 @@ def a_message_left_out(calls: list[Call], _final: Final) -> None:
 
 def another_message_there(calls: list[Call], _final: Final) -> None:
     calls[3] = Pull(OK, 5, 6, GROUP, 0, 0, 1, (Pulled(0, "b", "content"),))
+
+
+def _with_pulled(calls: list[Call], *messages: Pulled) -> None:
+    calls[3] = Pull(OK, 5, 6, GROUP, 0, 0, 2, messages)
+
+
+def pulled_in_another_order(calls: list[Call], _final: Final) -> None:
+    _with_pulled(calls, Pulled(1, "b", "content"), Pulled(0, "a", "content"))
+
+
+def pulled_twice_by_one(calls: list[Call], _final: Final) -> None:
+    _with_pulled(calls, Pulled(0, "a", "content"), Pulled(1, "b", "content"), Pulled(1, "b", "content"))
+
+
+def pulled_from_before(calls: list[Call], _final: Final) -> None:
+    calls[3] = Pull(OK, 5, 6, GROUP, 0, 1, 2, (Pulled(0, "a", "content"), Pulled(1, "b", "content")))
+
+
+def pulled_from_behind(calls: list[Call], _final: Final) -> None:
+    calls[3] = Pull(OK, 5, 6, GROUP, 0, 0, 1, (Pulled(0, "a", "content"), Pulled(1, "b", "content")))
+
+
+def a_broken_pull_brings_another_message(calls: list[Call], _final: Final) -> None:
+    calls.append(Pull(UNKNOWN, 15, 16, GROUP, 0, 0, -1, (Pulled(0, "a", "another"),)))
+
+
+def stored_with_another_content(calls: list[Call], final: Final) -> None:
+    """And pulled so."""
+    final.stored[1] = final.stored[1]._replace(digest="another")
+    _with_pulled(calls, Pulled(0, "a", "content"), Pulled(1, "b", "another"))
+
+
+def stored_twice(_calls: list[Call], final: Final) -> None:
+    final.stored.append(final.stored[1]._replace(offset=2))
+
+
+def stored_and_never_sent(calls: list[Call], _final: Final) -> None:
+    del calls[1]
 
 
 def progress_went_back(calls: list[Call], _final: Final) -> None:
@@ -343,6 +415,15 @@ def not_drained(_calls: list[Call], final: Final) -> None:
     final.drained = False
 
 
+def late_each_time(calls: list[Call], _final: Final) -> None:
+    late = dataclasses.replace(receive(4_000.0, "b"), completed_ms=6_010)
+    calls[6:] = [late, ack("b", 6_020, 4_000)]
+
+
+def a_group_that_does_not_get_it(calls: list[Call], _final: Final) -> None:
+    calls += [Receive(OK, 0, 7_000, "other", HELD_MS)]
+
+
 def pushed_to_one_who_stayed(calls: list[Call], _final: Final) -> None:
     del calls[1]
 
@@ -360,9 +441,21 @@ BROKEN: list[tuple[Callable[[], Tale], Callable[[list[Call], Final], None], str]
     (decided, undecided_and_seen, "I2"),
     (redriven, back_by_itself, "I8"),
     (redriven, back_twice, "I8"),
+    (redriven, back_although_not_sent, "I8"),
+    (redriven, not_sent_for_no_reason, "I8"),
+    (redriven, two_answers_of_one_plan, "I8"),
+    (redriven, sent_and_still_dead, "I8"),
     (redriven, dead_without_a_reason, "I8"),
     (pulled, a_message_left_out, "I12"),
     (pulled, another_message_there, "I12"),
+    (pulled, pulled_in_another_order, "I12"),
+    (pulled, pulled_twice_by_one, "I12"),
+    (pulled, pulled_from_before, "I12"),
+    (pulled, pulled_from_behind, "I12"),
+    (pulled, a_broken_pull_brings_another_message, "I12"),
+    (pulled, stored_with_another_content, "I1"),
+    (pulled, stored_twice, "I11"),
+    (pulled, stored_and_never_sent, "I2"),
     (pulled, progress_went_back, "I12"),
     (pulled, progress_from_nowhere, "I12"),
     (pulled, a_pulled_message_is_lost, "I1"),
@@ -379,6 +472,8 @@ BROKEN: list[tuple[Callable[[], Tale], Callable[[list[Call], Final], None], str]
     (pushed, pushed_to_one_who_stayed, "I3"),
     (lived_on, never_again, "I14"),
     (lived_on, not_drained, "I14"),
+    (soon, late_each_time, "I14"),
+    (soon, a_group_that_does_not_get_it, "I14"),
 ]
 
 

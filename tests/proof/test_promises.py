@@ -34,6 +34,13 @@ def test_a_row_for_each_harness_that_has_run(promises: ModuleType) -> None:
     ]
 
 
+def test_kinds_of_faults_have_a_table_of_their_own(promises: ModuleType) -> None:
+    totals = {"torture": {"fault: kill server": 7, "fault: network cut": 1_000, "kills": 7, "violations": 0}}
+    rows = promises.table(totals).splitlines()
+    assert rows[2].endswith("| 7 kills | 0 |")
+    assert rows[-1] == "| `make torture` | kill server: 7; network cut: 1,000 |"
+
+
 def test_the_readme_shows_violations_of_all(promises: ModuleType) -> None:
     totals = {"torture": {"client_kills": 2, "kills": 1_200, "violations": 0}, "soak": {"minutes": 10, "violations": 1}}
     assert promises.headline(totals).startswith("**1,202 kills: 1 violations**")

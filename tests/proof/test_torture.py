@@ -21,7 +21,7 @@ from proof.history.scenes import Scene
 from proof.torture.client_processes import GROUP, SCENES, calls_of, with_ids
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
-from tests.support.checker import Ack, Call, Final, History, Outcome, Send, Stored
+from tests.support.checker import Ack, Call, Delivered, Final, History, Outcome, Receive, Send, Stored
 from tests.support.postgres import PostgresServer, postgres_server
 
 OK = Outcome.OK
@@ -55,7 +55,7 @@ async def test_a_round_with_two_servers(tmp_path: Path) -> None:
 @pytest.mark.timeout(540)
 async def test_a_round_with_programs(tmp_path: Path, scene: Scene) -> None:
     """popclient and the official Python client, killed and stopped."""
-    plan = Plan(4, LAYOUTS["sqlite"], scene, with_proxies=False, accidents=3, with_program=True)
+    plan = Plan(2, LAYOUTS["sqlite"], scene, with_proxies=False, accidents=3, with_program=True)
     result = await run_round(plan, tmp_path)
     assert result.violations == []
     assert result.counts["client_kills"] == 2
@@ -83,6 +83,16 @@ async def test_a_round_with_programs(tmp_path: Path, scene: Scene) -> None:
 )
 def test_what_programs_say(said: dict[str, Any], call: Call) -> None:
     assert calls_of({**said, "invoked_ms": 1, "completed_ms": 2}, OK) == [call]
+
+
+@pytest.mark.parametrize(("may_hide", "count", "hidden"), [(True, 8, 1), (True, 7, 0), (True, 0, 1), (False, 8, 0)])
+def test_a_receive_of_a_program(may_hide: bool, count: int, hidden: int) -> None:
+    """It promises a hold; if it was full, the client may have received ahead."""
+    each = {"message_id": "m", "digest": "d", "attempt": 1, "handle": "h"}
+    said = {"call": "Receive", "held_ms": 1_000.0, "may_hide": may_hide, "deliveries": [each] * count}
+    first, *rest = calls_of({**said, "invoked_ms": 1, "completed_ms": 2}, OK)
+    assert first == Receive(OK, 1, 2, GROUP, 1_000.0, (Delivered("m", "d", 1, "h"),) * count)
+    assert rest == [Receive(Outcome.UNKNOWN, 1, 2, GROUP, 0.0)] * hidden
 
 
 def test_a_half_message_of_a_killed_program_gets_its_id() -> None:

@@ -59,6 +59,13 @@ def test_a_store_of_this_version_survives_kills(planted: Version, database_url: 
 
 
 @pytest.mark.full
+def test_a_store_of_the_newest_version_survives_kills(newest: Version, database_url: str) -> None:
+    result = upgrade(newest, database_url, this_one())
+    assert result.violations == []
+    assert result.counts["kills_in_mid_migration"] >= 1
+
+
+@pytest.mark.full
 def test_a_version_that_is_too_old_is_refused(tmp_path: Path, database_url: str) -> None:
     oldest = take_out(_versions()[0], tmp_path)
     assert too_old(oldest, database_url).violations == []

@@ -334,6 +334,11 @@ async def test_a_queue_without_a_subscription_is_looked_at_again_in_three_second
     await until(lambda: consumers.texts == ["a", "b"])
 
 
+def told(consumers: QueueConsumers) -> set[str]:
+    """The topics that the server was told last."""
+    return {entry.topic.name for entry in consumers.server.settings[-1].subscription.subscriptions}
+
+
 @pytest.mark.row("J13")
 async def test_the_queues_of_a_topic_that_is_unsubscribed_are_given_up(consumers: QueueConsumers) -> None:
     core = await consumers.start(topics=["t", "u"])
@@ -344,7 +349,7 @@ async def test_the_queues_of_a_topic_that_is_unsubscribed_are_given_up(consumers
     await core.unsubscribe("t")
     await consumers.comes(lambda: all(mq.topic != "t" for mq in core.parts.table), 2)
     await until(lambda: consumers.server.progress.get(Q) == 1)
-    assert {entry.topic.name for entry in consumers.server.settings[-1].subscription.subscriptions} == {"u", "%RETRY%g"}
+    await until(lambda: told(consumers) == {"u", "%RETRY%g"})
     await consumers.owns(core, 0, 1, 2, 3, topic="u")
 
 

@@ -23,8 +23,8 @@ from tests.support.raw_client import raw_client
 from tests.support.waiting import eventually
 from tests.support.workers import workers
 
-# Blocks the event loop at SIGUSR1, as an endless loop of Python would.
-_BLOCKS = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: time.sleep(600))\n"
+# Blocks the event loop at SIGUSR2, as an endless loop of Python would.
+_BLOCKS = "import signal, time\nsignal.signal(signal.SIGUSR2, lambda *_: time.sleep(600))\n"
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ class TestOneWorker:
         self, postgres_url: str, capfd: pytest.CaptureFixture[str]
     ) -> None:
         async with _ready(postgres_url) as worker:
-            os.kill(worker.pid, signal.SIGUSR1)
+            os.kill(worker.pid, signal.SIGUSR2)
             assert "did not answer" in await worker.ended()
         said = capfd.readouterr().err
         assert "Fatal Python error: Aborted" in said

@@ -212,6 +212,57 @@ class TestReloading:
             assert before.keys().isdisjoint(server.running())
 
 
+class TestAnotherNumber:
+    async def test_more_and_fewer_by_a_reload_refuse_no_call(
+        self, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By the file: 2, 4, 1. Load on connections that stay, and a connection for each call."""
+        monkeypatch.chdir(tmp_path)
+        settings = tmp_path / "popmq.toml"
+        settings.write_text("workers = 2\n")
+        seed = random.SystemRandom().randrange(1 << 32)
+        load, calls = Load(TOPIC, GROUPS, producers=3, consumers=1, seed=seed), _Calls()
+        async with workers(postgres_url, 0, *PLAIN) as server:
+            assert server.facts["workers"] == 2
+            working = [asyncio.create_task(load.run(server.endpoint))]
+            working += [asyncio.create_task(calls.make(server.endpoint)) for _ in range(2)]
+            await _next(load, Receive)
+            for count in (4, 1):
+                settings.write_text(f"workers = {count}\n")
+                await server.reload()
+                assert server.lines("reloaded")[-1]["workers"] == count
+                assert sorted(server.running().values()) == list(range(1, count + 1))
+                for kind in (Send, Receive):
+                    await _next(load, kind)
+                await calls.more()
+            load.stop()
+            calls.is_over = True
+            await asyncio.gather(*working)
+            assert calls.failures == []
+            assert [each for each in load.history.calls if each.outcome is Outcome.UNKNOWN] == [], f"seed {seed}"
+            await _consume_the_rest(server, load, postgres_url)
+            assert await server.stop() == 0
+        _judge(load, postgres_url, tmp_path, seed)
+
+    async def test_ports_that_are_taken_change_nothing(
+        self, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        settings = tmp_path / "popmq.toml"
+        with closing(socket.socket()) as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            taken = other.getsockname()[1]
+            settings.write_text("workers = 2\n")
+            async with workers(postgres_url, 0, *PLAIN, "--admin", f"127.0.0.1:{taken - 2}") as server:
+                before = server.running()
+                settings.write_text("workers = 3\n")
+                server.signal(signal.SIGHUP)
+                said = await server.logged("not reloaded: the workers that run stay as they are")
+                assert f"127.0.0.1:{taken}" in said["reason"]
+                assert server.running() == before
+
+
 class TestClients:
     async def test_popclient_goes_on(self, postgres_url: str) -> None:
         """Through a reload and a kill, without a word from its user."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Longer than the server waits for a push consumer that has gone, far shorter than a lease.
 UNTIL_MISSED = "45s"
+# What a dead letter that is read as a message does not say.
+UNKNOWN = {"queue_id", "queue_offset", "store_timestamp", "delivery_attempt", "reason", "id"}
 
 
 class Job:
@@ -49,6 +51,15 @@ class Job:
     def _sink(self, frame: DataFrame, batch_id: int) -> None:
         rows = [bytes(row.body).decode() for row in frame.select("body").collect()]
         assert self.batches.setdefault(batch_id, rows) == rows  # a replay is the same
+
+
+def letters_of(spark: SparkSession, folder: Path, given: dict[str, str]) -> DataFrame:
+    """All that a stream of dead letters reads, in Parquet."""
+    dead = spark.readStream.format("popmq").options(**given).load()
+    to_files = dead.writeStream.option("path", str(folder / "dead"))
+    query = to_files.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return spark.read.schema(dead.schema).parquet(str(folder / "dead"))
 
 
 def send(endpoint: str, topic: str, bodies: range, **fields: Any) -> list[str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import itertools
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
@@ -126,6 +129,31 @@ async def test_cancelled_at_any_line_it_loses_nothing_doubles_nothing_and_keeps_
     found = stored(broker)
     for group in range(3):
         assert [int(body) for of, body in found if of == str(group)] == list(range(group, 600, 3))
+
+
+async def test_cancelled_at_any_line_it_leaves_no_lock(sqlite_url: str, broker: EmbeddedBroker) -> None:
+    """Python releases the lock of a cancelled SELECT when it collects the cursor, so it must collect nothing here."""
+    path = str(make_url(sqlite_url).database)
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    async with engine.begin() as conn:
+        await conn.run_sync(sql.metadata.create_all)
+    await enqueue(engine, *(Message("orders", f"{number}") for number in range(600)))
+    gc.disable()
+    try:
+        async with aio.Producer(broker.endpoint) as producer:
+            relay = aio.Relay(engine, producer)
+            for turns in itertools.count(1):
+                running = asyncio.create_task(relay.run_once())
+                await asyncio.wait([running], timeout=turns * 0.0002)
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                with contextlib.closing(sqlite3.connect(path, timeout=0)) as other:
+                    other.execute("BEGIN EXCLUSIVE")
+                if not running.cancelled():
+                    break
+    finally:
+        gc.enable()
+        await engine.dispose()
 
 
 async def test_what_the_broker_refuses_holds_up_nothing_else(

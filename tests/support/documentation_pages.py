@@ -69,11 +69,11 @@ class Reader:
         return done.stdout
 
 
-def environment(endpoint: str) -> dict[str, str]:
-    """Where `python` and `popmq` are this checkout's, and find the server."""
+def environment(endpoint: str, home: Path | None = None) -> dict[str, str]:
+    """Where `python` and `popmq` are this checkout's, and find the server. home: of programs that write there."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("POPMQ_", "ROCKETMQ_"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**inherited, "PATH": path, "ROCKETMQ_ENDPOINTS": endpoint}
+    return {**inherited, "PATH": path, "ROCKETMQ_ENDPOINTS": endpoint, **({"HOME": str(home)} if home else {})}
 
 
 def fits(told: str, shown: str) -> bool:

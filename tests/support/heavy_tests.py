@@ -25,7 +25,8 @@ class Full:
         self._part, self._parts = map(int, (part or "0/1").split("/"))
         lines = [line for line in (text or LIST.read_text()).splitlines() if line and not line.startswith("#")]
         self._kept = [_Line(line.removeprefix("! ")) for line in lines if line.startswith("! ")]
-        self._named = [_Line(line) for line in lines if not line.startswith("! ")]
+        self._together = [_Line(line.removeprefix("& ")) for line in lines if line.startswith("& ")]
+        self._named = [_Line(line) for line in lines if not line.startswith(("! ", "& "))]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
@@ -45,12 +46,14 @@ class Full:
         return is_named and not any(line.names(name) for line in self._kept)
 
     def is_in_part(self, name: str) -> bool:
-        return zlib.crc32(name.encode()) % self._parts == self._part
+        key = next((line.text for line in self._together if line.names(name)), name)
+        return zlib.crc32(key.encode()) % self._parts == self._part
 
     def unused(self, names: Iterable[str]) -> list[str]:
         """Lines that no test's name begins with."""
         known = list(names)
-        return [line.text for line in self._kept + self._named if not any(line.names(name) for name in known)]
+        lines = self._kept + self._together + self._named
+        return [line.text for line in lines if not any(line.names(name) for name in known)]
 
 
 class _Line:

@@ -39,9 +39,12 @@ class ServerProcess:
         self.stderr = ""  # since the last start
         self.mistakes: list[str] = []  # errors in its log that no fault of a database or a client explains
 
-    async def start(self) -> None:
-        """Return at the ready line; a server that ends instead fails with what it said."""
-        command = [*self._under, *serve_command(self._database_url, "--port", str(self._port), *self._options)]
+    async def start(self, under: Sequence[str] | None = None) -> None:
+        """Return at the ready line; a server that ends instead fails with what it said. `under`: for this start."""
+        command = [
+            *(self._under if under is None else under),
+            *serve_command(self._database_url, "--port", str(self._port), *self._options),
+        ]
         self._process = await asyncio.create_subprocess_exec(
             *command,
             stdout=subprocess.PIPE,
@@ -55,11 +58,11 @@ class ServerProcess:
         try:
             line = (await asyncio.wait_for(self._process.stdout.readline(), READY_TIMEOUT_S)).decode()
         except TimeoutError:
-            self._signal(signal.SIGABRT)  # what its threads are doing goes to stderr
+            self.signal(signal.SIGABRT)  # what its threads are doing goes to stderr
             line = ""
         ready = _READY.search(line)
         if ready is None:
-            await self._ended()
+            await self.ended()
             raise AssertionError(f"no ready line but {line!r}; stderr: {self.stderr}")
         self.ready_line = line
         self.endpoint = ready["endpoint"]
@@ -68,20 +71,20 @@ class ServerProcess:
 
     async def kill(self) -> None:
         """`kill -9`."""
-        self._signal(signal.SIGKILL)
-        await self._ended()
+        self.signal(signal.SIGKILL)
+        await self.ended()
 
     async def stop(self) -> int:
         """SIGTERM; returns the exit code once the process has ended."""
-        self._signal(signal.SIGTERM)
-        return await self._ended()
+        self.signal(signal.SIGTERM)
+        return await self.ended()
 
     def freeze(self) -> None:
         """SIGSTOP: it does nothing until `thaw`, and its connections stay."""
-        self._signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     @property
     def pid(self) -> int:
@@ -98,11 +101,12 @@ class ServerProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    def _signal(self, number: signal.Signals) -> None:
+    def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
 
-    async def _ended(self) -> int:
+    async def ended(self) -> int:
+        """Wait until it has ended; its exit code."""
         assert self._process is not None
         assert self._reading is not None
         await self._reading

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any
 
+from sqlalchemy import event
+
+from popserver.database.database import Database
 from popserver.engine.clock import ManualClock
 from tests.support.running_broker import RunningBroker, running_broker, until
 
@@ -71,3 +75,19 @@ async def several_brokers(url: str, count: int = 2) -> AsyncIterator[SeveralBrok
             await several.one_more()
         await several.know_each_other()
         yield several
+
+
+@contextmanager
+def notices(database: Database) -> Iterator[list[str]]:
+    """The statements that tell others something."""
+    said: list[str] = []
+
+    def before(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "NOTIFY" in statement:
+            said.append(statement)
+
+    event.listen(database.writing, "before_cursor_execute", before)
+    try:
+        yield said
+    finally:
+        event.remove(database.writing, "before_cursor_execute", before)

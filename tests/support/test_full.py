@@ -11,6 +11,7 @@ tests/heavy/
 ! tests/heavy/test_a.py::test_one
 tests/b.py::test_two[sqlite]
 tests/c.py::*postgres
+& tests/c.py::*postgres-rust
 """
 
 
@@ -39,6 +40,12 @@ def test_each_heavy_test_is_in_one_part() -> None:
     assert all(Full(TEXT).is_in_part(name) for name in names)
 
 
+def test_what_shares_a_build_is_in_one_part() -> None:
+    names = [f"tests/c.py::test_{number}[postgres-rust]" for number in range(20)]
+    parts = [{Full(TEXT, f"{part}/6").is_in_part(name) for name in names} for part in range(6)]
+    assert (parts.count({True}), parts.count({False})) == (1, 5)
+
+
 def test_make_test_runs_a_part_of_each_room() -> None:
     """Of each folder of tests, except those whose tests are all heavy."""
     lines = LIST.with_name("first.txt").read_text().splitlines()
@@ -60,4 +67,4 @@ def test_each_line_of_make_test_names_a_test_that_is_there() -> None:
 
 def test_a_line_that_names_no_test_is_found() -> None:
     names = ["tests/heavy/test_a.py::test_one", "tests/b.py::test_two[postgres]", "tests/c.py::test_four[postgres]"]
-    assert Full(TEXT).unused(names) == ["tests/b.py::test_two[sqlite]"]
+    assert Full(TEXT).unused(names) == ["tests/c.py::*postgres-rust", "tests/b.py::test_two[sqlite]"]

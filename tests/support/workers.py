@@ -22,18 +22,15 @@ class Workers(ServerProcess):
     """A supervisor with its workers."""
 
     def __init__(self, database_url: str, count: int, *options: str) -> None:
-        super().__init__(database_url, "--workers", str(count), "--log-format", "json", *options)
+        """`count` 0: as many as popmq.toml says."""
+        number = ("--workers", str(count)) if count else ()
+        super().__init__(database_url, *number, "--log-format", "json", *options)
 
     @property
     def facts(self) -> dict[str, Any]:
         """The ready line."""
         facts: dict[str, Any] = json.loads(self.ready_line)
         return facts
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
     def running(self) -> dict[int, int]:
         """The workers that run: their numbers by process id."""
@@ -68,15 +65,8 @@ class Workers(ServerProcess):
         self.signal(signal.SIGHUP)
         await self.logged("reloaded", count + 1)
 
-    async def ended(self) -> int:
-        """Wait until it has ended by itself; its exit code."""
-        return await self._ended()
-
     def kill_worker(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
-
-    def signal(self, number: signal.Signals) -> None:
-        self._signal(number)
 
 
 @asynccontextmanager

@@ -108,6 +108,10 @@ class Producer:
                 await self._send(stub, batch)
                 await asyncio.sleep(self._load.between_sends_s)
 
+    async def send_one(self, endpoint: str) -> None:
+        async with stub_of(endpoint) as stub:
+            await self._send(stub, [self._message()])
+
     async def _send(self, stub: Any, batch: list[pb.Message]) -> None:
         invoked_ms = now_ms()
         request = wire.SendMessageRequest(messages=batch)

@@ -72,6 +72,14 @@ RIGHT: dict[str, Any] = {
     "ResetOffsets": admin_pb2.ResetOffsetsRequest(group=GROUP, topic=TOPIC),
     "ResetGroupOffset": official_pb2.ResetGroupOffsetRequest(group=GROUP, topic=TOPIC),
     "QueryMessage": official_pb2.ListMessageRequest(topic=TOPIC, message_key="k"),
+    "ImportMessages": admin_pb2.ImportMessagesRequest(
+        group=GROUP, topic=TOPIC, messages=[admin_pb2.ImportedMessage(message=MESSAGE, death=admin_pb2.Death())]
+    ),
+    "ReportMirror": admin_pb2.ReportMirrorRequest(
+        mirror=admin_pb2.Mirror(
+            mirror_id="m", source="a", target="b", topic=TOPIC, owner="o", host="h", state="RUNNING"
+        )
+    ),
     "AdminSendMessage": official_pb2.AdminSendMessageRequest(topic=TOPIC, body=b"m"),
 }
 

@@ -36,7 +36,7 @@ def tables(wire_server: WireServer) -> dict[Any, Mapping[str, AnyMethod]]:
     broker, access = wire_server.broker, Access(wire_server.broker.engine.reader, wire_server.broker.engine.clock)
     made = ClientServices(broker, LIMITS, "", "", pb.Endpoints())
     facts = ServerFacts("", "", lambda: 0, None)
-    return {**made.methods, **admin_methods(broker, access, wire_server.server.readiness, facts)}
+    return {**made.methods, **admin_methods(broker, access, wire_server.server.readiness, facts, LIMITS)}
 
 
 async def test_every_method_has_rights(tables: dict[Any, Mapping[str, AnyMethod]]) -> None:

@@ -6,39 +6,27 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.peers.rocketmq import ARTIFACTS, VERSION, Home, Tables, registered
+from benchmarks.peers.rocketmq import VERSION, Home, Tables, registered
 from benchmarks.peers.tools import Missing as Missing
-from benchmarks.peers.tools import Tools
 from popclient import ClientConfig, Tls
 from tests.interop.matrix.stage import DOCTORS, SIGNED, Needs, Scene, Servers, names_of
 from tests.support.certificates import Authority
+from tests.support.rocketmq_cluster import BROKER, JAVA, accepting
+from tests.support.rocketmq_cluster import classpath as classpath
 
 NAME = f"RocketMQ {VERSION}"
-JAVA = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
 TLS_ALONE = "-Dtls.server.mode=enforcing"
-# What is switched off, or takes long, by default.
-BROKER = {
-    "autoCreateTopicEnable": "false",
-    "autoCreateSubscriptionGroup": "false",
-    "enablePropertyFilter": "true",
-    "recallMessageEnable": "true",
-    "transactionTimeOut": 10_000,  # a slow machine must decide in this time
-    "transactionCheckInterval": 3_000,
-    "osPageCacheBusyTimeOutMills": 30_000,  # else a machine that pauses makes it refuse messages
-    "mappedFileSizeCommitLog": 64 << 20,
-    "mappedFileSizeTimerLog": 16 << 20,
-}
 # Lite topics are queues beside those of their topic.
 WITH_LITE = {"enableLmq": "true", "enableMultiDispatch": "true"}
 # The topics of popclient's own tests, which have the names of those tests; each has a group.
 OWN = {
     "journal": "NORMAL",
     "written": "NORMAL",
+    "lettered": "NORMAL",
     "batches": "FIFO",
     "kept": "NORMAL",
     "forwarded": "NORMAL",
@@ -46,6 +34,22 @@ OWN = {
     "named": "NORMAL",
 }
 AUTH = "org.apache.rocketmq.auth.authentication"
+
+
+def _signatures(metadata: str) -> dict[str, object]:
+    name, secret = SIGNED
+    return {
+        "authenticationEnabled": "true",
+        "authenticationProvider": f"{AUTH}.provider.DefaultAuthenticationProvider",
+        "authenticationMetadataProvider": metadata,
+        "initAuthenticationUser": json.dumps({"username": name, "password": secret}),
+        "innerClientAuthenticationCredentials": json.dumps({"accessKey": name, "secretKey": secret}),
+    }
+
+
+# Settings with which they refuse who does not sign.
+SIGNED_PROXY = _signatures("org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider")
+SIGNED_BROKER = _signatures(f"{AUTH}.provider.LocalAuthenticationMetadataProvider")
 
 
 class RocketMQServers(Servers):
@@ -85,11 +89,6 @@ class RocketMQServers(Servers):
         self._running.close()
 
 
-def classpath() -> str:
-    """Of RocketMQ's jars, kept beside the environment that runs the tests. Raises Missing."""
-    return Tools(Path(sys.prefix) / ".rocketmq").maven("rocketmq", ARTIFACTS)
-
-
 @contextmanager
 def running(folder: Path, scenes: Iterable[tuple[str, str, Scene]], needs: Needs) -> Iterator[RocketMQServers]:
     """A broker with the topics and groups of the scenes (scenario, language, what it needs)."""
@@ -98,8 +97,8 @@ def running(folder: Path, scenes: Iterable[tuple[str, str, Scene]], needs: Needs
     proxy: dict[str, object] = {"tlsTestModeEnable": False, "tlsKeyPath": str(pair.key), "tlsCertPath": str(pair.cert)}
     broker: dict[str, object] = {**BROKER, **(WITH_LITE if needs.has_lite else {})}
     if needs.signs:
-        proxy |= _signatures("org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider")
-        broker |= _signatures(f"{AUTH}.provider.LocalAuthenticationMetadataProvider")
+        proxy |= SIGNED_PROXY
+        broker |= SIGNED_BROKER
     tables = tables_of(scenes)
     home = Home(
         classpath(),
@@ -120,13 +119,13 @@ def running(folder: Path, scenes: Iterable[tuple[str, str, Scene]], needs: Needs
 
 
 def tables_of(scenes: Iterable[tuple[str, str, Scene]]) -> Tables:
-    topics: dict[str, dict[str, object]] = {name: _accepting(accepts) for name, accepts in OWN.items()}
+    topics: dict[str, dict[str, object]] = {name: accepting(accepts) for name, accepts in OWN.items()}
     groups: dict[str, dict[str, object]] = {DOCTORS: {}}
     groups |= {group_of(topic): {"consumeMessageOrderly": accepts == "FIFO"} for topic, accepts in OWN.items()}
     soon = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1_000]}}
     for scenario, language, scene in scenes:
         topic, group = names_of(scenario, language)
-        topics[topic] = _accepting(scene.accepts)
+        topics[topic] = accepting(scene.accepts)
         groups[group] = {
             "retryMaxTimes": scene.max_attempts - 1,
             "groupRetryPolicy": soon,
@@ -134,10 +133,6 @@ def tables_of(scenes: Iterable[tuple[str, str, Scene]]) -> Tables:
             "attributes": _of_lite_topics(topic, scene) if scene.lite else {},
         }
     return Tables(topics, groups)
-
-
-def _accepting(kind: str) -> dict[str, object]:
-    return {"attributes": {"message.type": kind}}
 
 
 def group_of(topic: str) -> str:
@@ -150,15 +145,4 @@ def _of_lite_topics(topic: str, scene: Scene) -> dict[str, object]:
         "lite.bind.topic": topic,
         "lite.sub.model": scene.lite.capitalize(),
         "lite.sub.client.quota": str(RocketMQServers.lite_quota),
-    }
-
-
-def _signatures(metadata: str) -> dict[str, object]:
-    name, secret = SIGNED
-    return {
-        "authenticationEnabled": "true",
-        "authenticationProvider": f"{AUTH}.provider.DefaultAuthenticationProvider",
-        "authenticationMetadataProvider": metadata,
-        "initAuthenticationUser": json.dumps({"username": name, "password": secret}),
-        "innerClientAuthenticationCredentials": json.dumps({"accessKey": name, "secretKey": secret}),
     }

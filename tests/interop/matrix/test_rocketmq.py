@@ -34,7 +34,7 @@ from tests.interop.matrix.conftest import Get
 from tests.interop.matrix.rocketmq import group_of
 from tests.interop.matrix.stage import AWAIT_S, DOCTORS
 from tests.interop.seen import until
-from tests.spark.stream_job import Job, send
+from tests.spark.stream_job import UNKNOWN, Job, letters_of, send
 from tests.support.built_programs import do_without
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ pytestmark = [
 OPTIONS_OF_4X = Path(__file__).parents[3] / "docs" / "default-mq-push-consumer.md"
 # What holds a consumer together, not what it can be told.
 INNARDS = {"log", "defaultMQPushConsumerImpl"}
+NOT_HERE = {"message_group", "lite_topic", "redrive_state", "plan_id", "topic"}  # the last one: it does not say it
 HOLD_S = 10  # RocketMQ has no shorter one
 PATIENCE_S = 60  # for what RocketMQ does in its own time
 
@@ -162,6 +163,34 @@ def test_rows_are_sent(spark: SparkSession, at: ClientConfig) -> None:
     rows.write.format("popmq").option("endpoints", at.endpoints).option("topic", "written").mode("append").save()
     with SimpleConsumer(at, group_of("written"), {"written": FilterExpression("UA")}, await_duration=AWAIT_S) as it:
         assert {each.text for each in received(it, 300)} == {f"row {number}" for number in range(300)}
+
+
+def test_dead_letters_are_read_repaired_and_sent_again(spark: SparkSession, at: ClientConfig, tmp_path: Path) -> None:
+    """With the columns of a database's dead letters, NULL where RocketMQ does not say it."""
+    from popclient.spark import dlq
+
+    group = group_of("lettered")
+    sent = Message("lettered", "UA1545", tag="UA", keys=["N14228"], properties={"dest": "IAH"})
+    with Producer(at) as producer, simple(at, "lettered") as consumer:
+        receipt = producer.send(sent)
+        (message,) = received(consumer, 1)
+        consumer.forward_to_dead_letter_queue(message, "no such flight")
+    more = {"mode": "journal", "journalPath": str(tmp_path / "journal"), "quietPeriod": "10s"}
+    letters = {"topic": f"%DLQ%{group}", "columns": "dead_letters", "consumerGroup": DOCTORS}
+    dead = letters_of(spark, tmp_path, {"endpoints": at.endpoints, **more, **letters})
+    (row,) = dead.collect()
+    assert (row.message_id, row.consumer_group) == (receipt.message_id, group)
+    assert (bytes(row.body), row.tag, row["keys"]) == (b"UA1545", "UA", ["N14228"])
+    assert row.properties == {"dest": "IAH"}
+    assert row.born_timestamp < row.dead_timestamp
+    assert {name for name in dead.columns if row[name] is None} == {*UNKNOWN, *NOT_HERE}
+    mended = dlq.repair(dlq.classify(dead, "property:dest").where("class = 'IAH'"), body="'UA1546'", tag="NULL")
+    back = dlq.messages(mended, target="lettered")
+    back.write.format("popmq").option("endpoints", at.endpoints).mode("append").save()
+    with simple(at, "lettered") as consumer:
+        (again,) = received(consumer, 1)
+        consumer.ack(again)
+    assert (again.topic, again.text, again.tag, again.keys) == ("lettered", "UA1546", None, ("N14228",))
 
 
 @pytest.mark.parametrize(
