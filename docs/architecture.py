@@ -24,8 +24,10 @@ STOREYS: dict[str, tuple[str, ...]] = {
     "what happens to messages": ("producing", "settling", "pulling", "maintenance", "clients", "receiving", "bulk"),
     "what operators ask for": (
         "dead_letters",
+        "importing",
         "administration",
         "charts",
+        "mirrors",
         "alerts",
         "rocketmq_admin",
         "progress",

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from proof.totals import FOLDER, read_totals
+from proof.totals import FAULT, FOLDER, read_totals
 
 ROOT = Path(__file__).parents[1]
 START, END = "<!-- The totals: python docs/promises.py -->\n", "<!-- End of the totals. -->\n"
@@ -49,11 +49,29 @@ def table(totals: Mapping[str, Mapping[str, int]]) -> str:
     ]
     if not rows:
         return "No run has been counted yet.\n"
-    return "\n".join(["| What | Command | Counted | Violations |", "|---|---|---|---|", *rows, ""])
+    kinds = [
+        f"| `{HARNESSES[name][1]}` | {faults} |" for name in HARNESSES if (faults := by_kind(totals.get(name, {})))
+    ]
+    if kinds:
+        kinds = [
+            "Faults by their kinds, counted since 30 November 2026:",
+            "",
+            "| Command | Faults |",
+            "|---|---|",
+            *kinds,
+            "",
+        ]
+    return "\n".join(["| What | Command | Counted | Violations |", "|---|---|---|---|", *rows, "", *kinds])
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if name != "violations")
+    named = {name: count for name, count in counts.items() if name != "violations" and not name.startswith(FAULT)}
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in named.items())
+
+
+def by_kind(counts: Mapping[str, int]) -> str:
+    faults = {name.removeprefix(FAULT): count for name, count in counts.items() if name.startswith(FAULT)}
+    return "; ".join(f"{name}: {count:,}" for name, count in faults.items())
 
 
 def headline(totals: Mapping[str, Mapping[str, int]]) -> str:

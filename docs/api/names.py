@@ -19,7 +19,7 @@ from typing import Final
 FILE: Final = Path(__file__).with_name("names.txt")
 MODULES: Final = (
     "popclient", "popclient.aio", "popclient.admin", "popclient.sql", "popclient.spark", "popclient.otel",
-    "popclient.frameworks.taskiq", "popserver", "popserver.pytest_plugin",
+    "popclient.frameworks.taskiq", "popclient.remoting", "popserver", "popserver.pytest_plugin",
 )  # fmt: skip
 OURS: Final = ("popclient", "popserver")
 
