@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 COMPILE = $(BIN)/python -m compileall -q popserver popclient proto
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-pythons test-grpcio test-long test-failover test-spark-cluster test-airflow test-spark-versions test-clients test-rocketmq chromium test-browser images coverage lint format types generate freeze fresh check docs release bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
+.PHONY: help install demo test test-all test-pythons test-grpcio test-long test-failover test-spark-cluster test-airflow test-spark-versions test-clients test-rocketmq test-same chromium test-browser images coverage lint format types generate freeze fresh check docs release bench torture mutations worlds fuzz simulate power-cuts upgrades soak proof clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -141,6 +141,9 @@ test-clients: $(DEV) ## every official client in every scenario, into docs/compa
 
 test-rocketmq: $(DEV) ## the same, and popclient, at RocketMQ from Maven Central
 	$(BIN)/pytest tests/interop/matrix --at rocketmq --page $(ARGS)
+
+test-same: $(DEV) ## the programs of README, tour, tutorial, Spark and examples at PopMQ and at a RocketMQ cluster, into docs/same-program.md
+	$(BIN)/pytest tests/interop/matrix/test_same.py --page $(ARGS)
 
 # What judges whether pages can be used by everybody; it is no part of PopMQ.
 $(AXE):

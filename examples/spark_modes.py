@@ -1,9 +1,10 @@
 """Spark writes flights, then reads them in three modes, into Parquet and into a table, each flight once.
 
-    python -m examples.spark_modes [ENDPOINTS [FOLDER]]
+    python -m examples.spark_modes [ENDPOINTS [FOLDER [MODE ...]]]
 
 Start a broker first: popmq serve. Needs pip install '.[spark,demo]' and Java 17 or newer. Run it again, or kill it
-and run it again: nothing is written, read or stored twice.
+and run it again: nothing is written, read or stored twice. With the mode journal alone it works with any RocketMQ 5
+server; that stores the flights again when it is run again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -29,10 +31,10 @@ FLIGHTS = 1_000
 MODES = ("queue", "lease", "journal")
 
 
-def main(endpoints: str, folder: Path) -> None:
+def main(endpoints: str, folder: Path, modes: Sequence[str] = MODES) -> None:
     spark = session("three modes")
     write(spark, endpoints)
-    for mode in MODES:
+    for mode in modes:
         rows = read(spark, endpoints, folder, mode, "files")
         run(rows.writeStream.format("parquet").option("path", str(folder / mode)), folder, f"{mode}-files")
         rows = read(spark, endpoints, folder, mode, "table")
@@ -88,4 +90,4 @@ def in_table(file: Path, mode: str) -> int:
 
 if __name__ == "__main__":
     given = [*sys.argv[1:], *("127.0.0.1:8081", "spark-out")[len(sys.argv) - 1 :]]
-    main(given[0], Path(given[1]).absolute())
+    main(given[0], Path(given[1]).absolute(), given[2:] or MODES)

@@ -36,10 +36,13 @@ class Topic(_message.Message):
     QUEUES_FIELD_NUMBER: _builtins.int
     LITE_TOPIC_COUNT_FIELD_NUMBER: _builtins.int
     LITE_EXPIRY_FIELD_NUMBER: _builtins.int
+    CLOSED_BECAUSE_FIELD_NUMBER: _builtins.int
     queue_count: _builtins.int
     message_count: _builtins.int
     """stored now"""
     lite_topic_count: _builtins.int
+    closed_because: _builtins.str
+    """why it takes no messages of producers; empty: it takes them"""
     @_builtins.property
     def topic(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -65,10 +68,11 @@ class Topic(_message.Message):
         queues: _abc.Iterable[Global___Queue] | None = ...,
         lite_topic_count: _builtins.int = ...,
         lite_expiry: _duration_pb2.Duration | None = ...,
+        closed_because: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "lite_expiry", b"lite_expiry", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_message_types", b"accept_message_types", "created_at", b"created_at", "lite_expiry", b"lite_expiry", "lite_topic_count", b"lite_topic_count", "message_count", b"message_count", "queue_count", b"queue_count", "queues", b"queues", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_message_types", b"accept_message_types", "closed_because", b"closed_because", "created_at", b"created_at", "lite_expiry", b"lite_expiry", "lite_topic_count", b"lite_topic_count", "message_count", b"message_count", "queue_count", b"queue_count", "queues", b"queues", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -169,8 +173,13 @@ class UpdateTopicRequest(_message.Message):
     QUEUE_COUNT_FIELD_NUMBER: _builtins.int
     ACCEPT_MESSAGE_TYPES_FIELD_NUMBER: _builtins.int
     LITE_EXPIRY_FIELD_NUMBER: _builtins.int
+    CLOSED_BECAUSE_FIELD_NUMBER: _builtins.int
     queue_count: _builtins.int
     """it only grows"""
+    closed_because: _builtins.str
+    """A sentence closes the topic: producers are refused with FORBIDDEN and this sentence. Empty: it is open again. Absent:
+    unchanged.
+    """
     @_builtins.property
     def topic(self) -> _definition_pb2.Resource: ...
     @_builtins.property
@@ -188,13 +197,19 @@ class UpdateTopicRequest(_message.Message):
         queue_count: _builtins.int | None = ...,
         accept_message_types: _abc.Iterable[_definition_pb2.MessageType.ValueType] | None = ...,
         lite_expiry: _duration_pb2.Duration | None = ...,
+        closed_because: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count", "lite_expiry", b"lite_expiry", "queue_count", b"queue_count", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_closed_because", b"_closed_because", "_queue_count", b"_queue_count", "closed_because", b"closed_because", "lite_expiry", b"lite_expiry", "queue_count", b"queue_count", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count", "accept_message_types", b"accept_message_types", "lite_expiry", b"lite_expiry", "queue_count", b"queue_count", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_closed_because", b"_closed_because", "_queue_count", b"_queue_count", "accept_message_types", b"accept_message_types", "closed_because", b"closed_because", "lite_expiry", b"lite_expiry", "queue_count", b"queue_count", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__closed_because: _TypeAlias = _typing.Literal["closed_because"]  # noqa: Y015
+    _WhichOneofArgType__closed_because: _TypeAlias = _typing.Literal["_closed_because", b"_closed_because"]  # noqa: Y015
     _WhichOneofReturnType__queue_count: _TypeAlias = _typing.Literal["queue_count"]  # noqa: Y015
     _WhichOneofArgType__queue_count: _TypeAlias = _typing.Literal["_queue_count", b"_queue_count"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__closed_because) -> _WhichOneofReturnType__closed_because | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_count) -> _WhichOneofReturnType__queue_count | None: ...
 
 Global___UpdateTopicRequest: _TypeAlias = UpdateTopicRequest  # noqa: Y015
@@ -4478,6 +4493,7 @@ class Server(_message.Message):
     LAST_SEEN_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     ASKED_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
     server_id: _builtins.str
     address: _builtins.str
     """for clients; empty if it is not known"""
@@ -4485,6 +4501,8 @@ class Server(_message.Message):
     """the heartbeat is not late"""
     asked: _builtins.bool
     """it gave this answer"""
+    leaving: _builtins.bool
+    """it hands its clients over, or stops"""
     @_builtins.property
     def last_seen(self) -> _timestamp_pb2.Timestamp:
         """its last heartbeat"""
@@ -4497,14 +4515,60 @@ class Server(_message.Message):
         last_seen: _timestamp_pb2.Timestamp | None = ...,
         running: _builtins.bool = ...,
         asked: _builtins.bool = ...,
+        leaving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_seen", b"last_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "asked", b"asked", "last_seen", b"last_seen", "running", b"running", "server_id", b"server_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "asked", b"asked", "last_seen", b"last_seen", "leaving", b"leaving", "running", b"running", "server_id", b"server_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Server: _TypeAlias = Server  # noqa: Y015
+
+@_typing.final
+class DrainServerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainServerRequest: _TypeAlias = DrainServerRequest  # noqa: Y015
+
+@_typing.final
+class DrainServerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    HANDOVER_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """of the called server, for clients; empty if it is not known"""
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def handover(self) -> _duration_pb2.Duration:
+        """how long it serves on before it stops"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        address: _builtins.str = ...,
+        handover: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["handover", b"handover", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "handover", b"handover", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainServerResponse: _TypeAlias = DrainServerResponse  # noqa: Y015
 
 @_typing.final
 class Budget(_message.Message):
@@ -4812,3 +4876,410 @@ class Alert(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Alert: _TypeAlias = Alert  # noqa: Y015
+
+@_typing.final
+class ImportMessagesRequest(_message.Message):
+    """Stores at most 1,000 messages of a topic for one group alone: what the group has not done at another broker, and its
+    dead letters. The group and the topic must exist. A message id is stored once for a group, as long as retention keeps
+    the message, so the call may be repeated. A message of a message group is refused, unless it is dead.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImportedMessage]: ...
+    def __init__(
+        self,
+        *,
+        group: _definition_pb2.Resource | None = ...,
+        topic: _definition_pb2.Resource | None = ...,
+        messages: _abc.Iterable[Global___ImportedMessage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "messages", b"messages", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportMessagesRequest: _TypeAlias = ImportMessagesRequest  # noqa: Y015
+
+@_typing.final
+class ImportedMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    DELIVERY_ATTEMPT_FIELD_NUMBER: _builtins.int
+    DEATH_FIELD_NUMBER: _builtins.int
+    delivery_attempt: _builtins.int
+    """how often the group has received it; 0 or 1: it has not failed"""
+    @_builtins.property
+    def message(self) -> _definition_pb2.Message:
+        """with its id, and when and where it was born; its topic is the request's"""
+
+    @_builtins.property
+    def death(self) -> Global___Death:
+        """set: it is a dead letter of the group"""
+
+    def __init__(
+        self,
+        *,
+        message: _definition_pb2.Message | None = ...,
+        delivery_attempt: _builtins.int = ...,
+        death: Global___Death | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_death", b"_death", "death", b"death", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_death", b"_death", "death", b"death", "delivery_attempt", b"delivery_attempt", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__death: _TypeAlias = _typing.Literal["death"]  # noqa: Y015
+    _WhichOneofArgType__death: _TypeAlias = _typing.Literal["_death", b"_death"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__death) -> _WhichOneofReturnType__death | None: ...
+
+Global___ImportedMessage: _TypeAlias = ImportedMessage  # noqa: Y015
+
+@_typing.final
+class Death(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    DEAD_AT_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    @_builtins.property
+    def dead_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        dead_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_at", b"_dead_at", "dead_at", b"dead_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_at", b"_dead_at", "dead_at", b"dead_at", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__dead_at: _TypeAlias = _typing.Literal["dead_at"]  # noqa: Y015
+    _WhichOneofArgType__dead_at: _TypeAlias = _typing.Literal["_dead_at", b"_dead_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dead_at) -> _WhichOneofReturnType__dead_at | None: ...
+
+Global___Death: _TypeAlias = Death  # noqa: Y015
+
+@_typing.final
+class ImportMessagesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImportResult]:
+        """in the order of the request"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        results: _abc.Iterable[Global___ImportResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportMessagesResponse: _TypeAlias = ImportMessagesResponse  # noqa: Y015
+
+@_typing.final
+class ImportResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    IS_REPEATED_FIELD_NUMBER: _builtins.int
+    is_repeated: _builtins.bool
+    """it was stored before"""
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status:
+        """not OK: the message is refused and not stored"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        is_repeated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_repeated", b"is_repeated", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportResult: _TypeAlias = ImportResult  # noqa: Y015
+
+@_typing.final
+class Mirror(_message.Message):
+    """The record of a process that hands messages over from one server to another (popmq mirror).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIRROR_ID_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    HANDED_FIELD_NUMBER: _builtins.int
+    REPEATED_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    SCHEDULED_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    LEASE_UNTIL_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_FIELD_NUMBER: _builtins.int
+    HAS_LEASE_FIELD_NUMBER: _builtins.int
+    REPORT_AGE_FIELD_NUMBER: _builtins.int
+    mirror_id: _builtins.str
+    """1 to 64 characters out of A-Z a-z 0-9 _ -"""
+    source: _builtins.str
+    """the endpoints as they were given, without secrets; at most 1,000 characters"""
+    target: _builtins.str
+    owner: _builtins.str
+    """a random id of the process: 1 to 64 characters, as in mirror_id"""
+    host: _builtins.str
+    """where the process runs, for people; at most 255 characters"""
+    state: _builtins.str
+    """RUNNING, HELD, STOPPED or DONE"""
+    sentence: _builtins.str
+    """what it waits for, or why it has stopped; empty otherwise; at most 2,000 characters"""
+    position: _builtins.str
+    """only the mirror understands it; at most 16 KiB; ListMirrors leaves it out"""
+    handed: _builtins.int
+    """messages that the other side has stored"""
+    repeated: _builtins.int
+    """messages that the other side had already"""
+    dead_letters: _builtins.int
+    scheduled: _builtins.int
+    bytes: _builtins.int
+    lag: _builtins.int
+    """messages that are left at the source; absent: not known"""
+    has_lease: _builtins.bool
+    """whether the lease lasts now"""
+    @_builtins.property
+    def topic(self) -> _definition_pb2.Resource: ...
+    @_builtins.property
+    def group(self) -> _definition_pb2.Resource:
+        """absent: the whole topic; its namespace is that of the topic"""
+
+    @_builtins.property
+    def lease_until(self) -> _timestamp_pb2.Timestamp:
+        """The server fills these in:
+        the end of the lease; not after now: another process may take it
+        """
+
+    @_builtins.property
+    def started_at(self) -> _timestamp_pb2.Timestamp:
+        """when this owner took the lease first"""
+
+    @_builtins.property
+    def updated_at(self) -> _timestamp_pb2.Timestamp:
+        """the last report"""
+
+    @_builtins.property
+    def report_age(self) -> _duration_pb2.Duration:
+        """since the last report"""
+
+    def __init__(
+        self,
+        *,
+        mirror_id: _builtins.str = ...,
+        source: _builtins.str = ...,
+        target: _builtins.str = ...,
+        topic: _definition_pb2.Resource | None = ...,
+        group: _definition_pb2.Resource | None = ...,
+        owner: _builtins.str = ...,
+        host: _builtins.str = ...,
+        state: _builtins.str = ...,
+        sentence: _builtins.str = ...,
+        position: _builtins.str = ...,
+        handed: _builtins.int = ...,
+        repeated: _builtins.int = ...,
+        dead_letters: _builtins.int = ...,
+        scheduled: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        lag: _builtins.int | None = ...,
+        lease_until: _timestamp_pb2.Timestamp | None = ...,
+        started_at: _timestamp_pb2.Timestamp | None = ...,
+        updated_at: _timestamp_pb2.Timestamp | None = ...,
+        has_lease: _builtins.bool = ...,
+        report_age: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_lag", b"_lag", "group", b"group", "lag", b"lag", "lease_until", b"lease_until", "report_age", b"report_age", "started_at", b"started_at", "topic", b"topic", "updated_at", b"updated_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_lag", b"_lag", "bytes", b"bytes", "dead_letters", b"dead_letters", "group", b"group", "handed", b"handed", "has_lease", b"has_lease", "host", b"host", "lag", b"lag", "lease_until", b"lease_until", "mirror_id", b"mirror_id", "owner", b"owner", "position", b"position", "repeated", b"repeated", "report_age", b"report_age", "scheduled", b"scheduled", "sentence", b"sentence", "source", b"source", "started_at", b"started_at", "state", b"state", "target", b"target", "topic", b"topic", "updated_at", b"updated_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
+    _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
+
+Global___Mirror: _TypeAlias = Mirror  # noqa: Y015
+
+@_typing.final
+class ReportMirrorRequest(_message.Message):
+    """Takes or renews the lease of a mirror, and stores its facts. One process has the lease at a time. Refused with
+    PRECONDITION_FAILED while the lease of another owner lasts; without `claim` also if another owner has taken it since,
+    and if the mirror is recorded with another topic or group.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIRROR_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
+    claim: _builtins.bool
+    """The first report of a process: it takes the lease. Of a mirror that is recorded already, position, counts, source
+    and target stay, and the answer has them. Of a new mirror, the server stores the facts.
+    """
+    @_builtins.property
+    def mirror(self) -> Global___Mirror: ...
+    @_builtins.property
+    def lease(self) -> _duration_pb2.Duration:
+        """5 to 300 s from now; a report of STOPPED or DONE ends the lease"""
+
+    def __init__(
+        self,
+        *,
+        mirror: Global___Mirror | None = ...,
+        lease: _duration_pb2.Duration | None = ...,
+        claim: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "mirror", b"mirror"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "lease", b"lease", "mirror", b"mirror"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportMirrorRequest: _TypeAlias = ReportMirrorRequest  # noqa: Y015
+
+@_typing.final
+class ReportMirrorResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    MIRROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def mirror(self) -> Global___Mirror:
+        """as it is stored now"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        mirror: Global___Mirror | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mirror", b"mirror", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mirror", b"mirror", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportMirrorResponse: _TypeAlias = ReportMirrorResponse  # noqa: Y015
+
+@_typing.final
+class ListMirrorsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMirrorsRequest: _TypeAlias = ListMirrorsRequest  # noqa: Y015
+
+@_typing.final
+class ListMirrorsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    MIRRORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    @_builtins.property
+    def mirrors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Mirror]:
+        """all of them, by id; of one namespace if the header has one"""
+
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+        mirrors: _abc.Iterable[Global___Mirror] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mirrors", b"mirrors", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMirrorsResponse: _TypeAlias = ListMirrorsResponse  # noqa: Y015
+
+@_typing.final
+class ForgetMirrorRequest(_message.Message):
+    """Removes the record, with its position. Refused with PRECONDITION_FAILED while its lease lasts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIRROR_ID_FIELD_NUMBER: _builtins.int
+    mirror_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        mirror_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mirror_id", b"mirror_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetMirrorRequest: _TypeAlias = ForgetMirrorRequest  # noqa: Y015
+
+@_typing.final
+class ForgetMirrorResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> _definition_pb2.Status: ...
+    def __init__(
+        self,
+        *,
+        status: _definition_pb2.Status | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetMirrorResponse: _TypeAlias = ForgetMirrorResponse  # noqa: Y015

@@ -220,6 +220,11 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ImportOffsetsRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.ImportOffsetsResponse.FromString,
                 _registered_method=True)
+        self.ImportMessages = channel.unary_unary(
+                '/popmq.v1.Admin/ImportMessages',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ImportMessagesRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ImportMessagesResponse.FromString,
+                _registered_method=True)
         self.CreateUser = channel.unary_unary(
                 '/popmq.v1.Admin/CreateUser',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.CreateUserRequest.SerializeToString,
@@ -290,6 +295,21 @@ class AdminStub(object):
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ListAlertsRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.ListAlertsResponse.FromString,
                 _registered_method=True)
+        self.ReportMirror = channel.unary_unary(
+                '/popmq.v1.Admin/ReportMirror',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ReportMirrorRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ReportMirrorResponse.FromString,
+                _registered_method=True)
+        self.ListMirrors = channel.unary_unary(
+                '/popmq.v1.Admin/ListMirrors',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ListMirrorsRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ListMirrorsResponse.FromString,
+                _registered_method=True)
+        self.ForgetMirror = channel.unary_unary(
+                '/popmq.v1.Admin/ForgetMirror',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.ForgetMirrorRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.ForgetMirrorResponse.FromString,
+                _registered_method=True)
         self.ConfirmClock = channel.unary_unary(
                 '/popmq.v1.Admin/ConfirmClock',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.ConfirmClockRequest.SerializeToString,
@@ -299,6 +319,11 @@ class AdminStub(object):
                 '/popmq.v1.Admin/RepairStore',
                 request_serializer=popmq_dot_v1_dot_admin__pb2.RepairStoreRequest.SerializeToString,
                 response_deserializer=popmq_dot_v1_dot_admin__pb2.RepairStoreResponse.FromString,
+                _registered_method=True)
+        self.DrainServer = channel.unary_unary(
+                '/popmq.v1.Admin/DrainServer',
+                request_serializer=popmq_dot_v1_dot_admin__pb2.DrainServerRequest.SerializeToString,
+                response_deserializer=popmq_dot_v1_dot_admin__pb2.DrainServerResponse.FromString,
                 _registered_method=True)
 
 
@@ -527,6 +552,12 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ImportMessages(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateUser(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -613,6 +644,24 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportMirror(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMirrors(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetMirror(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ConfirmClock(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -621,6 +670,13 @@ class AdminServicer(object):
 
     def RepairStore(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainServer(self, request, context):
+        """Lets the called server hand its clients over to the other servers of its database, and then stop.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -813,6 +869,11 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.ImportOffsetsRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.ImportOffsetsResponse.SerializeToString,
             ),
+            'ImportMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportMessages,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ImportMessagesRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ImportMessagesResponse.SerializeToString,
+            ),
             'CreateUser': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateUser,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.CreateUserRequest.FromString,
@@ -883,6 +944,21 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.ListAlertsRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.ListAlertsResponse.SerializeToString,
             ),
+            'ReportMirror': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportMirror,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ReportMirrorRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ReportMirrorResponse.SerializeToString,
+            ),
+            'ListMirrors': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMirrors,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ListMirrorsRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ListMirrorsResponse.SerializeToString,
+            ),
+            'ForgetMirror': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetMirror,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.ForgetMirrorRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.ForgetMirrorResponse.SerializeToString,
+            ),
             'ConfirmClock': grpc.unary_unary_rpc_method_handler(
                     servicer.ConfirmClock,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.ConfirmClockRequest.FromString,
@@ -892,6 +968,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RepairStore,
                     request_deserializer=popmq_dot_v1_dot_admin__pb2.RepairStoreRequest.FromString,
                     response_serializer=popmq_dot_v1_dot_admin__pb2.RepairStoreResponse.SerializeToString,
+            ),
+            'DrainServer': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainServer,
+                    request_deserializer=popmq_dot_v1_dot_admin__pb2.DrainServerRequest.FromString,
+                    response_serializer=popmq_dot_v1_dot_admin__pb2.DrainServerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1904,6 +1985,33 @@ class Admin(object):
             _registered_method=True)
 
     @staticmethod
+    def ImportMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ImportMessages',
+            popmq_dot_v1_dot_admin__pb2.ImportMessagesRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ImportMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CreateUser(request,
             target,
             options=(),
@@ -2282,6 +2390,87 @@ class Admin(object):
             _registered_method=True)
 
     @staticmethod
+    def ReportMirror(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ReportMirror',
+            popmq_dot_v1_dot_admin__pb2.ReportMirrorRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ReportMirrorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMirrors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ListMirrors',
+            popmq_dot_v1_dot_admin__pb2.ListMirrorsRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ListMirrorsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetMirror(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/ForgetMirror',
+            popmq_dot_v1_dot_admin__pb2.ForgetMirrorRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.ForgetMirrorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ConfirmClock(request,
             target,
             options=(),
@@ -2325,6 +2514,33 @@ class Admin(object):
             '/popmq.v1.Admin/RepairStore',
             popmq_dot_v1_dot_admin__pb2.RepairStoreRequest.SerializeToString,
             popmq_dot_v1_dot_admin__pb2.RepairStoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainServer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/popmq.v1.Admin/DrainServer',
+            popmq_dot_v1_dot_admin__pb2.DrainServerRequest.SerializeToString,
+            popmq_dot_v1_dot_admin__pb2.DrainServerResponse.FromString,
             options,
             channel_credentials,
             insecure,

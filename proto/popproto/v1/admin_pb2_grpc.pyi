@@ -71,6 +71,7 @@ class AdminStub:
     ResumeGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResumeGroupRequest, _admin_pb2.ResumeGroupResponse]
     CloneOffsets: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CloneOffsetsRequest, _admin_pb2.CloneOffsetsResponse]
     ImportOffsets: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ImportOffsetsRequest, _admin_pb2.ImportOffsetsResponse]
+    ImportMessages: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ImportMessagesRequest, _admin_pb2.ImportMessagesResponse]
     CreateUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateUserRequest, _admin_pb2.CreateUserResponse]
     UpdateUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateUserRequest, _admin_pb2.UpdateUserResponse]
     DeleteUser: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteUserRequest, _admin_pb2.DeleteUserResponse]
@@ -88,8 +89,13 @@ class AdminStub:
     GetHealth: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetHealthRequest, _admin_pb2.GetHealthResponse]
     GetChart: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetChartRequest, _admin_pb2.GetChartResponse]
     ListAlerts: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListAlertsRequest, _admin_pb2.ListAlertsResponse]
+    ReportMirror: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReportMirrorRequest, _admin_pb2.ReportMirrorResponse]
+    ListMirrors: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListMirrorsRequest, _admin_pb2.ListMirrorsResponse]
+    ForgetMirror: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForgetMirrorRequest, _admin_pb2.ForgetMirrorResponse]
     ConfirmClock: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ConfirmClockRequest, _admin_pb2.ConfirmClockResponse]
     RepairStore: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RepairStoreRequest, _admin_pb2.RepairStoreResponse]
+    DrainServer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainServerRequest, _admin_pb2.DrainServerResponse]
+    """Lets the called server hand its clients over to the other servers of its database, and then stop."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -131,6 +137,7 @@ class AdminAsyncStub(AdminStub):
     ResumeGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResumeGroupRequest, _admin_pb2.ResumeGroupResponse]  # type: ignore[assignment]
     CloneOffsets: _aio.UnaryUnaryMultiCallable[_admin_pb2.CloneOffsetsRequest, _admin_pb2.CloneOffsetsResponse]  # type: ignore[assignment]
     ImportOffsets: _aio.UnaryUnaryMultiCallable[_admin_pb2.ImportOffsetsRequest, _admin_pb2.ImportOffsetsResponse]  # type: ignore[assignment]
+    ImportMessages: _aio.UnaryUnaryMultiCallable[_admin_pb2.ImportMessagesRequest, _admin_pb2.ImportMessagesResponse]  # type: ignore[assignment]
     CreateUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateUserRequest, _admin_pb2.CreateUserResponse]  # type: ignore[assignment]
     UpdateUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateUserRequest, _admin_pb2.UpdateUserResponse]  # type: ignore[assignment]
     DeleteUser: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteUserRequest, _admin_pb2.DeleteUserResponse]  # type: ignore[assignment]
@@ -148,8 +155,13 @@ class AdminAsyncStub(AdminStub):
     GetHealth: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetHealthRequest, _admin_pb2.GetHealthResponse]  # type: ignore[assignment]
     GetChart: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetChartRequest, _admin_pb2.GetChartResponse]  # type: ignore[assignment]
     ListAlerts: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListAlertsRequest, _admin_pb2.ListAlertsResponse]  # type: ignore[assignment]
+    ReportMirror: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReportMirrorRequest, _admin_pb2.ReportMirrorResponse]  # type: ignore[assignment]
+    ListMirrors: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListMirrorsRequest, _admin_pb2.ListMirrorsResponse]  # type: ignore[assignment]
+    ForgetMirror: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForgetMirrorRequest, _admin_pb2.ForgetMirrorResponse]  # type: ignore[assignment]
     ConfirmClock: _aio.UnaryUnaryMultiCallable[_admin_pb2.ConfirmClockRequest, _admin_pb2.ConfirmClockResponse]  # type: ignore[assignment]
     RepairStore: _aio.UnaryUnaryMultiCallable[_admin_pb2.RepairStoreRequest, _admin_pb2.RepairStoreResponse]  # type: ignore[assignment]
+    DrainServer: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainServerRequest, _admin_pb2.DrainServerResponse]  # type: ignore[assignment]
+    """Lets the called server hand its clients over to the other servers of its database, and then stop."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -412,6 +424,13 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.ImportOffsetsResponse, _abc.Awaitable[_admin_pb2.ImportOffsetsResponse]]: ...
 
     @_abc_1.abstractmethod
+    def ImportMessages(
+        self,
+        request: _admin_pb2.ImportMessagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ImportMessagesResponse, _abc.Awaitable[_admin_pb2.ImportMessagesResponse]]: ...
+
+    @_abc_1.abstractmethod
     def CreateUser(
         self,
         request: _admin_pb2.CreateUserRequest,
@@ -513,6 +532,27 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.ListAlertsResponse, _abc.Awaitable[_admin_pb2.ListAlertsResponse]]: ...
 
     @_abc_1.abstractmethod
+    def ReportMirror(
+        self,
+        request: _admin_pb2.ReportMirrorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ReportMirrorResponse, _abc.Awaitable[_admin_pb2.ReportMirrorResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListMirrors(
+        self,
+        request: _admin_pb2.ListMirrorsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListMirrorsResponse, _abc.Awaitable[_admin_pb2.ListMirrorsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ForgetMirror(
+        self,
+        request: _admin_pb2.ForgetMirrorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ForgetMirrorResponse, _abc.Awaitable[_admin_pb2.ForgetMirrorResponse]]: ...
+
+    @_abc_1.abstractmethod
     def ConfirmClock(
         self,
         request: _admin_pb2.ConfirmClockRequest,
@@ -525,5 +565,13 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RepairStoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RepairStoreResponse, _abc.Awaitable[_admin_pb2.RepairStoreResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DrainServer(
+        self,
+        request: _admin_pb2.DrainServerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DrainServerResponse, _abc.Awaitable[_admin_pb2.DrainServerResponse]]:
+        """Lets the called server hand its clients over to the other servers of its database, and then stop."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
