@@ -152,13 +152,14 @@ async def test_the_connection_of_who_does_not_read_its_answer_ends(tmp_path: Pat
     async with opened(tmp_path, engine=engine, limits=LIMITS._replace(answer_ms=300)) as wire_server:
         await wire_server.send(*(a_message(f"m{number}", body=bytes(MIB)) for number in range(4)))
         budget = wire_server.broker.engine.budgets["undelivered"]
-        call: Any = wire_server.stub.ReceiveMessage(receive_request(), metadata=headers(CLIENT, {}))
-        await until(lambda: budget.used >= 4 * MIB)
-        await until(lambda: budget.used == 0)
-        async with asyncio.timeout(30):
-            with pytest.raises(grpc.aio.AioRpcError) as ended:
-                while await call.read() is not grpc.aio.EOF:
-                    pass
+        async with wire_server.small_window() as channel:
+            call: Any = MessagingServiceStub(channel).ReceiveMessage(receive_request(), metadata=headers(CLIENT, {}))
+            await until(lambda: budget.used >= 4 * MIB)
+            await until(lambda: budget.used == 0)
+            async with asyncio.timeout(30):
+                with pytest.raises(grpc.aio.AioRpcError) as ended:
+                    while await call.read() is not grpc.aio.EOF:
+                        pass
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
         # What was not read goes to the next one.
         assert len(await wire_server.receive(poll_ms=20_000)) == 4

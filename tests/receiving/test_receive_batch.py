@@ -181,10 +181,12 @@ async def test_what_is_not_read_comes_again(tmp_path: Path) -> None:
     async with opened(tmp_path, limits=limits, clock=ManualClock()) as wire_server:
         for number in range(4):
             await wire_server.send(a_message(f"m{number}", body=bytes(MIB)))
-        call = unread(wire_server.channel)
         budget = wire_server.broker.engine.budgets["undelivered"]
-        await until(lambda: budget.used >= 4 * MIB)
-        await until(lambda: budget.used == 0)
+        async with wire_server.small_window() as channel:
+            call = unread(channel)
+            await until(lambda: budget.used >= 4 * MIB)
+            await until(lambda: budget.used == 0)
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
         await advance(wire_server, 1_000)
         again = await receive_batch(wire_server, receive_request())
         assert (len(again.messages), set(attempts(again.messages))) == (4, {2})
@@ -199,8 +201,7 @@ async def test_a_short_answer_that_is_not_taken_comes_again_too(tmp_path: Path, 
         for number in range(4):
             await wire_server.send(a_message(f"m{number}", body=bytes(8_000)))
         budget = wire_server.broker.engine.budgets["undelivered"]
-        options = [("grpc.http2.lookahead_bytes", 4_096), ("grpc.http2.bdp_probe", 0)]
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{wire_server.server.port}", options=options) as channel:
+        async with wire_server.small_window() as channel:
             call = unread(channel, method)
             await until(lambda: budget.used > 0)
             if end == "the client cancels":

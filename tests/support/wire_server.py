@@ -37,6 +37,7 @@ TOPIC = pb.Resource(name="flights")
 GROUP = pb.Resource(name="counters")
 LIMITS = CallLimits(poll_ms_min=0, push_refusal_pause_ms=0, stream_refusal_pause_ms=0)
 METHODS = list(MESSAGING.methods)
+UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
 class WireServer:
@@ -94,6 +95,14 @@ class WireServer:
             answer = await channel.unary_unary(path)(data, metadata=metadata)
         assert isinstance(answer, bytes)
         return answer
+
+    @asynccontextmanager
+    async def small_window(self) -> AsyncIterator[grpc.aio.Channel]:
+        """Of a client that takes 4 KiB of an answer before it is read. By default gRPC's library takes up to 4 MiB when
+        it finds the connection fast, so that a whole answer can be taken that nobody reads."""
+        options = [("grpc.http2.lookahead_bytes", 4_096), ("grpc.http2.bdp_probe", 0), *UNLIMITED]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.server.port}", options=options) as channel:
+            yield channel
 
     async def send(self, *messages: pb.Message) -> wire.SendMessageResponse:
         sent: wire.SendMessageResponse = await self.call("SendMessage", wire.SendMessageRequest(messages=messages))
@@ -163,8 +172,7 @@ async def opened(
         **more,
     )
     await running.start()
-    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options=options) as channel:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options=UNLIMITED) as channel:
         try:
             yield WireServer(broker, running, channel, users)
         finally:

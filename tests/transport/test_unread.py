@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from popproto.v2 import definition_pb2 as pb
+from popproto.v2.service_pb2_grpc import MessagingServiceStub
 from tests.support.running_broker import until
 from tests.support.wire_server import CLIENT, LIMITS, WireServer, a_message, headers, opened, receive_request
 from tests.transport.small_budgets import permissive
@@ -35,16 +38,16 @@ async def inflight(wire_server: WireServer) -> int:
 async def test_who_does_not_read_is_given_up_and_loses_nothing(impatient: WireServer) -> None:
     wire_server, budget = impatient, impatient.broker.engine.budgets["undelivered"]
     await fill(wire_server, 8)
-    calls = [
-        wire_server.stub.ReceiveMessage(receive_request(), metadata=headers(f"c{number}", {})) for number in range(4)
-    ]
-    await until(lambda: budget.used >= 4 * MIB)
-    assert budget.used <= 8 * MIB
-    async with asyncio.timeout(60):
-        while await inflight(wire_server):  # noqa: ASYNC110 - the database has no event
-            await asyncio.sleep(0.02)
-    for call in calls:
-        call.cancel()
+    async with wire_server.small_window() as channel:
+        stub = MessagingServiceStub(channel)
+        calls = [stub.ReceiveMessage(receive_request(), metadata=headers(f"c{number}", {})) for number in range(4)]
+        await until(lambda: budget.used >= 4 * MIB)
+        assert budget.used <= 8 * MIB
+        async with asyncio.timeout(60):
+            while await inflight(wire_server):  # noqa: ASYNC110 - the database has no event
+                await asyncio.sleep(0.02)
+        for call in calls:
+            call.cancel()
     await until(lambda: budget.used == 0)
 
 
@@ -77,8 +80,10 @@ async def test_the_connection_of_who_does_not_read_ends(tmp_path: Path) -> None:
         tmp_path, limits=LIMITS._replace(answer_ms=300, poll_ms_max=500), listening=permissive(tmp_path)
     ) as wire_server:
         await fill(wire_server, 4)
-        call = wire_server.stub.ReceiveMessage(receive_request(), metadata=headers(CLIENT, {}))
         budget = wire_server.broker.engine.budgets["undelivered"]
-        await until(lambda: budget.used >= 4 * MIB)
-        await until(lambda: budget.used == 0)
-        assert call is not None
+        async with wire_server.small_window() as channel:
+            call: Any = MessagingServiceStub(channel).ReceiveMessage(receive_request(), metadata=headers(CLIENT, {}))
+            await until(lambda: budget.used >= 4 * MIB)
+            await until(lambda: budget.used == 0)
+            async with asyncio.timeout(30):
+                assert await call.code() is grpc.StatusCode.UNAVAILABLE
