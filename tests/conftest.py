@@ -17,7 +17,7 @@ from tests.support.config_defaults import defaults_with
 from tests.support.grpc_engine import ChosenEngine
 from tests.support.heavy_tests import Full
 from tests.support.open_clients import OpenClients
-from tests.support.postgres import PostgresServer, fresh_database, postgres_server
+from tests.support.postgres import TEMPLATE_VARIABLE, PostgresServer, fresh_database, postgres_server
 from tests.support.requirement_rows import Rows
 
 pytest_plugins = ["tests.support.fixtures"]
@@ -76,6 +76,9 @@ def sqlite_url(tmp_path: Path) -> str:
 @pytest.fixture(scope="session")
 def postgres_template(postgres: PostgresServer) -> Iterator[str]:
     """The URL of a database with the schema and nothing in it: copying it costs half of making another."""
+    if given := os.environ.get(TEMPLATE_VARIABLE):
+        yield given
+        return
     with fresh_database(postgres) as url:
         migrate.upgrade(database := Database(url))
         database.close()

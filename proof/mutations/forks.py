@@ -42,11 +42,12 @@ PATIENCE_ALONE = 3.0  # a task that runs again gets its time multiplied by this
 
 
 class Task(NamedTuple, Generic[K]):
-    """A function for a fork: it returns the exit code."""
+    """A function for a fork: it gets its patience, and returns the exit code."""
 
     key: K
-    run: Callable[[], int]
-    seconds_max: float
+    run: Callable[[float], int]
+    seconds_max: float  # multiplied by the patience
+    patience: float = 1.0
 
 
 class _Fork(NamedTuple, Generic[K]):
@@ -55,33 +56,46 @@ class _Fork(NamedTuple, Generic[K]):
     folder: str
 
 
-def run_surely(tasks: Iterable[Task[K]], jobs: int) -> Iterator[tuple[K, Verdict]]:
+def nothing(_pid: int) -> None:
+    """After forks that leave nothing outside of their process and folder."""
+
+
+def run_surely(
+    tasks: Iterable[Task[K]], jobs: int, after: Callable[[int], None] = nothing
+) -> Iterator[tuple[K, Verdict]]:
     """As `run_forks`; what hangs or dies runs once more, alone and with more time."""
     given = {task.key: task for task in tasks}
     again: list[Task[K]] = []
-    for key, verdict in run_forks(given.values(), jobs):
+    for key, verdict in run_forks(given.values(), jobs, after):
         if verdict in UNSURE:
-            again.append(given[key]._replace(seconds_max=PATIENCE_ALONE * given[key].seconds_max))
+            again.append(given[key]._replace(patience=PATIENCE_ALONE))
         else:
             yield key, verdict
-    yield from run_forks(again, 1)
+    yield from run_forks(again, 1, after)
 
 
-def run_forks(tasks: Iterable[Task[K]], jobs: int) -> Iterator[tuple[K, Verdict]]:
-    """Run the tasks, at most `jobs` at once, and yield the verdict of each when it has ended."""
+def run_forks(
+    tasks: Iterable[Task[K]], jobs: int, after: Callable[[int], None] = nothing
+) -> Iterator[tuple[K, Verdict]]:
+    """Run the tasks, at most `jobs` at once, and yield the verdict of each when it has ended.
+
+    `after` is called with the process id of each fork that has ended, or was killed.
+    """
     waiting = iter(tasks)
     running: dict[int, _Fork[K]] = {}
     try:
         while True:
             while len(running) < jobs and (task := next(waiting, None)) is not None:
                 folder = tempfile.mkdtemp(prefix="popmq-mutant-")
-                running[_fork(task.run, folder)] = _Fork(task, time.monotonic() + task.seconds_max, folder)
+                ends_at = time.monotonic() + task.patience * task.seconds_max
+                running[_fork(task, folder)] = _Fork(task, ends_at, folder)
             if not running:
                 return
             ended = [(pid, each, verdict) for pid, each in running.items() if (verdict := _looked_at(pid, each))]
             for pid, each, verdict in ended:
                 del running[pid]
                 _clean_up(pid, each.folder)
+                after(pid)
                 yield each.task.key, verdict
             if not ended:
                 time.sleep(_LOOK_S)
@@ -89,6 +103,7 @@ def run_forks(tasks: Iterable[Task[K]], jobs: int) -> Iterator[tuple[K, Verdict]
         for pid, each in running.items():
             _clean_up(pid, each.folder)
             os.waitpid(pid, 0)
+            after(pid)
 
 
 def _looked_at(pid: int, fork: _Fork[K]) -> Verdict | None:
@@ -102,6 +117,8 @@ def _looked_at(pid: int, fork: _Fork[K]) -> Verdict | None:
         os.waitpid(pid, 0)
         return Verdict.HUNG
     code = os.waitstatus_to_exitcode(status)
+    if code == -signal.SIGALRM:
+        return Verdict.HUNG
     return {PASSED: Verdict.SURVIVED, FAILED: Verdict.FAILED, BROKEN: Verdict.BROKEN}.get(code, Verdict.DIED)
 
 
@@ -112,7 +129,7 @@ def _clean_up(pid: int, folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fork(run: Callable[[], int], folder: str) -> int:
+def _fork(task: Task[K], folder: str) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -126,11 +143,16 @@ def _fork(run: Callable[[], int], folder: str) -> int:
             os.setpgid(0, 0)
         os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-        code = run()
+        code = task.run(task.patience)
     except BaseException:  # noqa: BLE001 - the fork must not go on with its parent's work
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def end_after(seconds: float) -> None:
+    """End this process, as one that hangs, unless it asks for more time before."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def silence() -> None:

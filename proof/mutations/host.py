@@ -11,8 +11,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import NamedTuple
@@ -20,8 +21,21 @@ from typing import NamedTuple
 import coverage
 import pytest
 
-from proof.mutations.forks import FAILED, PASSED, Task, Verdict, run_forks, run_surely, silence
+from proof.mutations.forks import (
+    BROKEN,
+    FAILED,
+    PASSED,
+    Task,
+    Verdict,
+    end_after,
+    nothing,
+    run_forks,
+    run_surely,
+    silence,
+)
 from proof.mutations.mutants import Mutant
+from proof.mutations.postgres import drop_databases, make_template
+from proof.mutations.rebound import rebinding_of
 
 # What a mutant may take: of the time that its tests take without a change, and at least.
 PATIENCE = 10
@@ -57,9 +71,20 @@ def module_of(path: str) -> str:
 class Host:
     """A plugin of pytest: it runs no test itself, and its forks run all."""
 
-    def __init__(self, root: Path, mutants: Sequence[Mutant], jobs: int, answer: Path, seconds_min: float) -> None:
+    def __init__(
+        self,
+        root: Path,
+        mutants: Sequence[Mutant],
+        jobs: int,
+        answer: Path,
+        seconds_min: float,
+        *,
+        with_postgres: bool = False,
+    ) -> None:
         self._root, self._mutants, self._jobs, self.answer = root, mutants, jobs, answer
-        self._seconds_min = seconds_min
+        self.seconds_min = seconds_min
+        self._with_postgres = with_postgres
+        self._after = drop_databases if with_postgres else nothing
         self._paths = sorted({each.path for each in mutants})
         self._importing = self._measure()
         self._importing.start()
@@ -75,9 +100,12 @@ class Host:
             importlib.import_module(module_of(path))
         self._importing.stop()
         imported = {path: self._importing.get_data().lines(str(self._root / path)) or [] for path in self._paths}
-        items = [each for each in session.items if is_taken(each)]
+        items = [each for each in session.items if is_taken(each, with_postgres=self._with_postgres)]
         noted = self.answer.with_suffix(".baseline")
-        [*run_forks([Task("baseline", lambda: self._baseline(items, noted), BASELINE_SECONDS_MAX)], 1)]
+        tasks = [Task("baseline", lambda _: self._baseline(items, noted), BASELINE_SECONDS_MAX)]
+        if self._with_postgres:
+            tasks.insert(0, Task("template", lambda _: make_template(), BASELINE_SECONDS_MAX))
+        [*run_forks(tasks, 1, self._after)]
         if not noted.exists():
             raise RuntimeError("The tests without a change did not end; run them by pytest first.")
         seconds, reached, failed = json.loads(noted.read_text())
@@ -120,59 +148,85 @@ class Host:
         verdicts: dict[int, Verdict] = {}
         tasks: list[Task[int]] = []
         for index, mutant in enumerate(self._mutants):
-            codes = _codes_of(mutant, self._root) if mutant.is_in_body else {}
-            functions = _functions(codes, self._root / mutant.path)
-            if not functions or not _runs_later(mutant, codes, baseline.imported[mutant.path]):
+            change = self._change(mutant, baseline.imported[mutant.path])
+            if change is None:
                 continue
-            tests = tests_of(mutant, baseline)
+            tests = tests_of(mutant.path, change.lines, baseline)
             if not tests:
                 verdicts[index] = Verdict.UNREACHED
                 continue
             chosen = [items[each] for each in tests]
-            limit = max(self._seconds_min, PATIENCE * sum(baseline.seconds[each] for each in tests))
-            tasks.append(Task(index, _Trial(self, functions, chosen), limit))
+            limits = [max(self.seconds_min, PATIENCE * baseline.seconds[each]) for each in tests]
+            tasks.append(Task(index, _Trial(self, change.run, chosen, limits), sum(limits)))
         gc.collect()
         gc.freeze()
-        for done, (index, verdict) in enumerate(run_surely(tasks, self._jobs), start=1):
+        for done, (index, verdict) in enumerate(run_surely(tasks, self._jobs, self._after), start=1):
             verdicts[index] = verdict
             _say(done, len(tasks))
         return verdicts
 
-    def passes(self, items: Sequence[pytest.Item]) -> int:
-        """Run tests until one fails."""
-        for item, following in _pairs(items):
+    def _change(self, mutant: Mutant, imported: Sequence[int]) -> _Change | None:
+        """How the loaded module becomes that of the mutant; None if it has to be imported."""
+        codes = _codes_of(mutant, self._root) if mutant.is_in_body else {}
+        functions = _functions(codes, self._root / mutant.path)
+        if functions and _runs_later(mutant, codes, imported):
+            first, last = mutant.lines
+            return _Change(partial(_exchange, functions), range(first, last + 1))
+        path = self._root / mutant.path
+        rebinding = rebinding_of(path.read_text(), mutant.source, str(path), imported)
+        return rebinding and _Change(partial(rebinding.run, module_of(mutant.path)), rebinding.lines)
+
+    def passes(self, items: Sequence[pytest.Item], seconds_max: Sequence[float]) -> int:
+        """Run tests until one fails. One that takes longer than it may ends this process."""
+        for (item, following), seconds in zip(_pairs(items), seconds_max, strict=True):
+            end_after(seconds)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self._failed:
                 return FAILED
         return PASSED
 
 
+class _Change(NamedTuple):
+    """How a loaded module becomes that of a mutant, and the lines that tests have to reach."""
+
+    run: Callable[[], None]
+    lines: Collection[int]
+
+
+def _exchange(functions: Iterable[tuple[FunctionType, CodeType]]) -> None:
+    for function, code in functions:
+        function.__code__ = code
+
+
 @dataclass(frozen=True)
 class _Trial:
     host: Host
-    functions: list[tuple[FunctionType, CodeType]]
+    change: Callable[[], None]
     items: list[pytest.Item]
+    seconds_max: list[float]  # of each test
 
-    def __call__(self) -> int:
+    def __call__(self, patience: float) -> int:
         silence()
-        for function, code in self.functions:
-            function.__code__ = code
-        return self.host.passes(self.items)
+        try:
+            self.change()
+        except Exception:  # noqa: BLE001 - as an import that fails
+            return BROKEN
+        return self.host.passes(self.items, [patience * each for each in self.seconds_max])
 
 
-def is_taken(item: pytest.Item) -> bool:
-    """Whether a test can judge mutants: it needs no Postgres, which each fork would have to start."""
+def is_taken(item: pytest.Item, *, with_postgres: bool) -> bool:
+    """Whether a test can judge mutants. Those that use Postgres can if the room has one for all forks."""
     if any(item.get_closest_marker(mark) for mark in _MARKS_LEFT_OUT):
         return False
+    if with_postgres:
+        return True
     names: Sequence[str] = getattr(item, "fixturenames", ())
     return "postgres" not in item.nodeid and not any("postgres" in name for name in names)
 
 
-def tests_of(mutant: Mutant, baseline: Baseline) -> list[str]:
-    """The tests that reach the changed statement, the quickest first."""
-    first, last = mutant.lines
-    reached = baseline.reached[mutant.path]
-    tests = {test for line, tests in reached.items() if first <= line <= last for test in tests}
+def tests_of(path: str, lines: Collection[int], baseline: Baseline) -> list[str]:
+    """The tests that reach lines of a file, the quickest first."""
+    tests = {test for line, those in baseline.reached[path].items() if line in lines for test in those}
     return sorted(tests, key=lambda each: (baseline.seconds[each], each))
 
 

@@ -50,12 +50,12 @@ class _Loader(SourceFileLoader):
 class Chosen:
     """A plugin of pytest that runs the tests that can judge, the quickest first."""
 
-    def __init__(self, seconds: Mapping[str, float]) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: Mapping[str, float], *, with_postgres: bool) -> None:
+        self._seconds, self._with_postgres = seconds, with_postgres
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        taken = [each for each in items if is_taken(each)]
+        taken = [each for each in items if is_taken(each, with_postgres=self._with_postgres)]
         items[:] = sorted(taken, key=lambda each: self._seconds.get(each.nodeid, 0.0))
 
 
@@ -67,11 +67,13 @@ class ImportedTrial:
     mutant: Mutant
     arguments: tuple[str, ...]  # options and tests
     seconds: Mapping[str, float]
+    with_postgres: bool
 
-    def __call__(self) -> int:
+    def __call__(self, _patience: float) -> int:
         silence()
         sys.meta_path.insert(0, _Finder(module_of(self.mutant.path), self.root / self.mutant.path, self.mutant.source))
-        code = pytest.main([*pytest_options, "-x", *self.arguments], plugins=[Chosen(self.seconds)])
+        chosen = Chosen(self.seconds, with_postgres=self.with_postgres)
+        code = pytest.main([*pytest_options, "-x", *self.arguments], plugins=[chosen])
         ends = {pytest.ExitCode.OK: PASSED, pytest.ExitCode.TESTS_FAILED: FAILED, pytest.ExitCode.INTERRUPTED: BROKEN}
         return ends.get(pytest.ExitCode(code), DIED)
 

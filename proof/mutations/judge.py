@@ -8,15 +8,17 @@ import random
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from proof.mutations.forks import KILLED, Task, Verdict, run_forks, run_surely
+from proof.mutations.forks import KILLED, Task, Verdict, nothing, run_forks, run_surely
 from proof.mutations.host import PATIENCE, SECONDS_MIN, Baseline, Host, Judged, pytest_options
 from proof.mutations.imported import ImportedTrial, load_others
 from proof.mutations.mutants import Mutant, mutants_of
+from proof.mutations.postgres import drop_databases, shared_postgres
 from proof.mutations.rooms import MutatedRoom
 
 HOUR_S = 3_600.0
@@ -66,9 +68,16 @@ class Selection(NamedTuple):
 
 def judge(room: MutatedRoom, root: Path, selection: Selection, jobs: int) -> RoomResult:
     """Judge the mutants of a room. Raises `RuntimeError` if a test fails without a change."""
+    with shared_postgres() if room.with_postgres else nullcontext():
+        return _judge(room, root, selection, jobs)
+
+
+def _judge(room: MutatedRoom, root: Path, selection: Selection, jobs: int) -> RoomResult:
     mutants = selection.of([each for path in room.sources for each in mutants_of(path, root)])
     with tempfile.TemporaryDirectory(prefix="popmq-mutations-") as folder:
-        judged = _host(room, Host(root, mutants, jobs, Path(folder) / "answer.json", selection.seconds_min))
+        answer = Path(folder) / "answer.json"
+        host = Host(root, mutants, jobs, answer, selection.seconds_min, with_postgres=room.with_postgres)
+        judged = _host(room, host)
     if judged.baseline.failed:
         raise RuntimeError(f"These tests fail without a change: {', '.join(judged.baseline.failed)}")
     verdicts = dict(judged.verdicts)
@@ -77,7 +86,9 @@ def judge(room: MutatedRoom, root: Path, selection: Selection, jobs: int) -> Roo
         load_others(judged.baseline.loaded)
         _check_control(mutants[left[0]].path, room, root, judged.baseline)
         trials = [_imported(index, mutants[index], room, root, judged.baseline) for index in left]
-        for done, (index, verdict) in enumerate(run_surely(trials, jobs), start=1):
+        for done, (index, verdict) in enumerate(
+            run_surely(trials, jobs, drop_databases if room.with_postgres else nothing), start=1
+        ):
             verdicts[index] = verdict
             if done % 20 == 0 or done == len(trials):
                 sys.stderr.write(f"  {done} of {len(trials)} mutants that are imported\n")
@@ -89,7 +100,7 @@ def _host(room: MutatedRoom, host: Host) -> Judged:
     """Judge in a fork, which imports the project; this process stays without it."""
     log = host.answer.with_suffix(".log")
 
-    def run() -> int:
+    def run(_patience: float) -> int:
         output = os.open(log, os.O_WRONLY | os.O_CREAT)
         os.dup2(output, 1)
         return int(pytest.main([*pytest_options, *room.options, *room.tests], plugins=[host]))
@@ -111,4 +122,5 @@ def _check_control(path: str, room: MutatedRoom, root: Path, baseline: Baseline)
 
 def _imported(index: int, mutant: Mutant, room: MutatedRoom, root: Path, baseline: Baseline) -> Task[int]:
     limit = max(SECONDS_MIN, PATIENCE * sum(baseline.seconds.values())) + IMPORT_SECONDS_MAX
-    return Task(index, ImportedTrial(root, mutant, (*room.options, *room.tests), baseline.seconds), limit)
+    trial = ImportedTrial(root, mutant, (*room.options, *room.tests), baseline.seconds, room.with_postgres)
+    return Task(index, trial, limit)

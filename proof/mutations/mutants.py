@@ -8,7 +8,6 @@ space in it), what is logged, annotations, type variables, decorators, `strict=`
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -57,7 +56,7 @@ def mutants_of(path: str, root: Path) -> list[Mutant]:
         statement = wrapper.module.body[found.statement]
         changed = wrapper.module.code_for_node(cast("cst.CSTNode", statement.visit(_Replaced(found.node, found.by))))
         text = "".join([head, *body[: found.statement], changed, *body[found.statement + 1 :], foot])
-        if text not in seen and _is_legal(text):
+        if text not in seen and _is_legal(changed):
             seen.add(text)
             change = _change(body[found.statement], changed)
             mutants.append(Mutant(path, found.function, change, found.lines, found.is_in_body, text))
@@ -65,6 +64,7 @@ def mutants_of(path: str, root: Path) -> list[Mutant]:
 
 
 def _is_legal(source: str) -> bool:
+    """Whether a statement of a module is one, for Python."""
     try:
         compile(source, "mutant", "exec", dont_inherit=True)
     except SyntaxError:
@@ -74,9 +74,12 @@ def _is_legal(source: str) -> bool:
 
 def _change(before: str, after: str) -> str:
     """`old lines → new lines`, with single spaces."""
-    lines = list(difflib.ndiff(before.splitlines(), after.splitlines()))
-    old, new = (" ".join(" ".join(each[2:].split()) for each in lines if each[0] == sign) for sign in "-+")
-    return f"{old} → {new}"
+    old, new = before.splitlines(), after.splitlines()
+    shorter = min(len(old), len(new))
+    same = next((at for at in range(shorter) if old[at] != new[at]), shorter)
+    end = next((at for at in range(shorter - same) if old[-1 - at] != new[-1 - at]), shorter - same)
+    changed = (" ".join(" ".join(each.split()) for each in lines[same : len(lines) - end]) for lines in (old, new))
+    return " → ".join(changed)
 
 
 def _successors(root: Path) -> Mapping[tuple[str, str], str]:

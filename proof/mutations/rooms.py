@@ -12,6 +12,7 @@ class MutatedRoom(NamedTuple):
     tests: tuple[str, ...]
     is_core: bool = False  # its score must be at least SCORE_MIN, and each survivor explained
     options: tuple[str, ...] = ()  # of pytest
+    with_postgres: bool = False  # also tests on Postgres judge; one server is started for all of them
 
 
 SCORE_MIN = 0.9
@@ -84,7 +85,15 @@ ROOMS: dict[str, MutatedRoom] = {
         ("tests/progress", "tests/pulling/test_offsets.py", "tests/pulling/test_wire_offsets.py"),
     ),
     "settling": MutatedRoom(
-        ("popserver/settling/ack.py", "popserver/settling/change.py", "popserver/settling/expire.py"),
+        (
+            "popserver/settling/ack.py",
+            "popserver/settling/change.py",
+            "popserver/settling/expire.py",
+            "popserver/settling/flow.py",
+            "popserver/settling/hold_release.py",
+            "popserver/settling/refusals.py",
+            "popserver/settling/release.py",
+        ),
         (
             "tests/settling",
             "tests/fifo/test_known_failures.py",
@@ -92,6 +101,7 @@ ROOMS: dict[str, MutatedRoom] = {
             "tests/fifo/test_retry_in_place.py",
             "tests/delivery",
         ),
+        with_postgres=True,
     ),
     "receiving": MutatedRoom(
         ("popserver/receiving/scan.py", "popserver/receiving/receive.py", "popserver/receiving/answers.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,13 +10,13 @@ from popserver.database import migrate
 from popserver.database.database import Database
 from popserver.database.schema import metadata
 from tests.support.open_store import OpenStore
-from tests.support.postgres import PostgresServer, fresh_database
+from tests.support.postgres import TEMPLATE_VARIABLE, PostgresServer, fresh_database
 
 
 @contextmanager
 def a_database(server: PostgresServer) -> Iterator[Database]:
     """A database with an empty store."""
-    with fresh_database(server) as url:
+    with fresh_database(server, like=os.environ.get(TEMPLATE_VARIABLE, "")) as url:
         database = Database(url, durability="relaxed")
         migrate.upgrade(database)
         yield database

@@ -27,6 +27,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 URL_VARIABLE = "POPMQ_TEST_PG_URL"
+TEMPLATE_VARIABLE = "POPMQ_TEST_PG_TEMPLATE"  # the URL of a database with an empty store, if somebody has made one
 WITHOUT_VARIABLE = "POPMQ_TEST_NO_PG"
 START_TIMEOUT_S = 30.0
 _LOOK_AGAIN_S = 0.02
@@ -173,12 +174,17 @@ def fresh_database(server: PostgresServer | GivenServer, *, like: str = "") -> I
 
     The database is dropped afterwards, whoever is still connected to it.
     """
-    name = f"popmq_test_{os.getpid()}_{next(_NUMBERS)}"
+    name = f"{database_names(os.getpid())}{next(_NUMBERS)}"
     _execute(server.url, f"CREATE DATABASE {name}{f' TEMPLATE {make_url(like).database}' if like else ''}")
     try:
         yield make_url(server.url).set(database=name).render_as_string(hide_password=False)
     finally:
         _execute(server.url, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+def database_names(pid: int) -> str:
+    """The beginning of the names of the databases that a process makes."""
+    return f"popmq_test_{pid}_"
 
 
 def _execute(url: str, statement: str) -> None:
