@@ -14,7 +14,8 @@ from pathlib import Path
 
 from proof.fuzz.corpus import keep_new_answers
 from proof.fuzz.guided import GUIDED, run_guided
-from proof.fuzz.run import judged, run_inputs
+from proof.fuzz.leaks import LEFT, leak_of
+from proof.fuzz.run import Finding, judged, leak_in, run_inputs
 from proof.fuzz.targets import SHARES, TARGETS
 from proof.totals import add_totals, read_totals
 
@@ -46,11 +47,13 @@ def replay(path: Path) -> int:
     found = json.loads(path.read_text())
     target = TARGETS[found["target"]]()
     try:
-        what = judged(target, base64.b64decode(found["input"]))
+        data = base64.b64decode(found["input"])
+        what = judged(target, data)
+        leak = leak_of(target, [data] * target.leaked) if LEFT in found["what"] else None
     finally:
         target.close()
-    print(what or "no rule is broken for this input")
-    return 1 if what else 0
+    print(what or (leak and leak[1]) or "no rule is broken for this input")
+    return 1 if what or leak else 0
 
 
 def run_target(name: str, options: argparse.Namespace, seed: int, inputs: int) -> bool:
@@ -62,21 +65,38 @@ def run_target(name: str, options: argparse.Namespace, seed: int, inputs: int) -
                 sums = {"inputs": counts.inputs, f"inputs_{name}": counts.inputs, "comparisons": counts.comparisons}
                 add_totals(HARNESS, {**sums, "violations": int(counts.finding is not None)})
             if counts.finding is not None:
-                path = counts.finding.write(Path(tempfile.gettempdir()) / "popmq-fuzz")
-                print(f"{name}, input {first + counts.inputs - 1} of seed {seed}: {counts.finding.what}")
-                print(f"Repeat it: python -m proof.fuzz --replay {path}")
+                _tell(f"{name}, input {first + counts.inputs - 1} of seed {seed}", counts.finding)
                 return False
     finally:
         target.close()
-    print(f"{name}: {inputs} inputs from {options.first} of seed {seed}", flush=True)
+    return has_no_leak(name, options, seed) and _say(f"{name}: {inputs} inputs from {options.first} of seed {seed}")
+
+
+def has_no_leak(name: str, options: argparse.Namespace, seed: int) -> bool:
+    with closing(TARGETS[name]()) as target:
+        leak = leak_in(target, seed, options.first)
+    if leak is None:
+        return True
+    if not options.no_totals:
+        add_totals(HARNESS, {"violations": 1})
+    _tell(f"{name}, inputs from {options.first} of seed {seed}", leak)
+    return False
+
+
+def _tell(where: str, finding: Finding) -> None:
+    path = finding.write(Path(tempfile.gettempdir()) / "popmq-fuzz")
+    print(f"{where}: {finding.what}\nRepeat it: python -m proof.fuzz --replay {path}", flush=True)
+
+
+def _say(sentence: str) -> bool:
+    print(sentence, flush=True)
     return True
 
 
 def guide(name: str, options: argparse.Namespace, seed: int, inputs: int) -> bool:
     done = run_guided(name, seed, inputs)
     if done.finding is not None:
-        path = done.finding.write(Path(tempfile.gettempdir()) / "popmq-fuzz")
-        print(f"{name}, guided: {done.finding.what}\nRepeat it: python -m proof.fuzz --replay {path}")
+        _tell(f"{name}, guided", done.finding)
     else:
         print(f"{name}: {inputs} guided inputs of seed {seed}; {done.kept} are kept", flush=True)
     if not options.no_totals:

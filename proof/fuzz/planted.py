@@ -89,6 +89,18 @@ def _strict_duration_ms(duration: convert.Moment) -> int:
     return duration.seconds * 1_000
 
 
+def _each_field_with_each_other(header: str) -> rules.Signature | None:
+    fields = header.split(",")
+    if any(fields.count(each) > len(fields) for each in fields):
+        return None
+    return _READ_AUTHORIZATION(header)
+
+
+def _remembered(handle: str, message_id: str = "") -> Receipt:
+    _KEPT.append(bytes(59))  # 100 with what Python needs for it and for its place in the list
+    return _DECODE_RECEIPT(handle, message_id)
+
+
 async def _refused_afterwards(
     methods: producing.ProducerMethods, request: wire.SendMessageRequest, caller: Caller
 ) -> wire.SendMessageResponse:
@@ -99,6 +111,13 @@ async def _refused_afterwards(
 _SEND = producing.ProducerMethods.send_message
 _DECODE_RECEIPT: Callable[..., Receipt] = handles.decode_receipt
 
+_READ_AUTHORIZATION = rules.read_authorization
+_KEPT: list[bytes] = []
+
+# Leaks show when the same inputs come again and again.
+LEAKS: Mapping[str, FuzzFault] = {
+    "each handle leaves 100 bytes": FuzzFault("handles", handles_target, "decode_receipt", _remembered),
+}
 FAULTS: Mapping[str, FuzzFault] = {
     "NOT of unknown is true": FuzzFault("filters", conditions, "negated", _negated_unknown),
     "any depth of nesting is parsed": FuzzFault("filters", grammar, "_check_depth", lambda _at, _levels: None),
@@ -148,6 +167,9 @@ FAULTS: Mapping[str, FuzzFault] = {
     "frames of any length are taken": FuzzFault("frames", frames, "check", lambda *_: None),
     "a form needs no token": FuzzFault("web", desk, "check", lambda _visit, acts: None),
     "a date that cannot be read raises": FuzzFault("authorization", flow, "_epoch_ms", _strict_date),
+    "each field of a header is compared with each other": FuzzFault(
+        "authorization", rules, "read_authorization", _each_field_with_each_other
+    ),
     "a signature is compared in part": FuzzFault(
         "authorization", rules, "is_signed", lambda _secret, _date, digest: digest[:1] in "4f"
     ),

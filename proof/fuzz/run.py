@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from proof.fuzz.bars import judge_in_time
 from proof.fuzz.corpus import read_corpus
-from proof.fuzz.target import FuzzTarget, mutated
+from proof.fuzz.leaks import leak_of
+from proof.fuzz.target import FuzzTarget, TooSlow, grown, mutated
 
 GROWTH_MIB_MAX = 64
 _WARM_UP = 2_000  # inputs before memory is measured: caches are full then
 _FROM_CORPUS = 0.15
+_GROWN_EACH = 100  # one of so many inputs is long
 _STATM = Path("/proc/self/statm")  # pages, of Linux
 
 
@@ -52,6 +55,11 @@ def input_of(target: FuzzTarget, corpus: Sequence[bytes], seed: int, number: int
     if number < len(corpus):
         return corpus[number]
     dice = random.Random(f"{target.name} {seed} {number}")
+    data = _a_short_input(target, corpus, dice)
+    return grown(data, dice) if number % _GROWN_EACH == 0 else data
+
+
+def _a_short_input(target: FuzzTarget, corpus: Sequence[bytes], dice: random.Random) -> bytes:
     if corpus and dice.random() < _FROM_CORPUS:
         return mutated(dice.choice(corpus), dice)
     drawn = target.draw(dice)
@@ -70,18 +78,28 @@ def run_inputs(target: FuzzTarget, seed: int, inputs: int, first: int = 0) -> Fu
         counts.inputs += 1
         what = judged(target, data, counts)
         if what is not None:
-            counts.finding = Finding(target.name, smaller(target, data, target.tries), what)
+            # Less of an input that takes long takes less long: its size is what matters.
+            found = data if TooSlow.__name__ in what else smaller(target, data, target.tries)
+            counts.finding = Finding(target.name, found, what)
             return counts
-    grown_mib = _resident_mib() - before_mib
-    if before_mib and grown_mib > GROWTH_MIB_MAX:
-        counts.finding = Finding(target.name, b"", f"the process has grown by {grown_mib:.0f} MiB in {inputs} inputs")
+    more_mib = _resident_mib() - before_mib
+    if before_mib and more_mib > GROWTH_MIB_MAX:
+        counts.finding = Finding(target.name, b"", f"the process has grown by {more_mib:.0f} MiB in {inputs} inputs")
     return counts
+
+
+def leak_in(target: FuzzTarget, seed: int, first: int = 0) -> Finding | None:
+    """Whether inputs from `first` on leave something in memory."""
+    corpus = read_corpus(target.name)
+    inputs = [input_of(target, corpus, seed, number) for number in range(first, first + target.leaked)]
+    found = leak_of(target, inputs)
+    return found and Finding(target.name, *found)
 
 
 def judged(target: FuzzTarget, data: bytes, counts: FuzzCounts | None = None) -> str | None:
     """What is wrong with the product's answer to an input; None if nothing is."""
     try:
-        comparisons = target.judge(data)
+        comparisons = judge_in_time(target, data)
     except Exception:  # noqa: BLE001 - whatever is raised is the finding
         return traceback.format_exc(limit=-6)
     if counts is not None:

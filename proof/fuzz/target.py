@@ -15,12 +15,20 @@ class FuzzViolation(AssertionError):
     """The product broke its rules for this input."""
 
 
+class TooSlow(FuzzViolation):
+    """The input takes more time than one of its size may take."""
+
+
 class FuzzTarget(ABC):
     """One parser, or a server. A parser has no state that one input could leave to the next."""
 
     name: ClassVar[str]
     short: ClassVar[int] = 5_000  # inputs of a run in the tests
     tries: ClassVar[int] = 400  # judgements to make the input of a finding smaller
+    bar_s: ClassVar[float] = 0.025  # seconds of the processor for an input, besides those for its size
+    leaked: ClassVar[int] = 500  # inputs that are judged again and again to find a leak
+    leak_bytes_max: ClassVar[int] = 16  # that an input may leave, on the average
+    has_state: ClassVar[bool] = False  # a server's memory depends on all inputs that it got
 
     reached = ""  # what the last input led to, for targets that can say it: one input of each kind is kept
 
@@ -71,6 +79,14 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
                 del changed[at:]
         del changed[_BYTES_MAX:]
     return bytes(changed)
+
+
+def grown(data: bytes, dice: random.Random) -> bytes:
+    """The input with a part repeated until it is long: what takes more than proportional time shows then."""
+    at = dice.randrange(len(data) or 1)
+    part = data[at : at + dice.choice((1, 2, 4, 8, len(data)))] or b"\0"
+    longer = dice.choice((4_096, 4_096, 4_096, 16_384, 16_384, _BYTES_MAX)) - len(data)
+    return data[:at] + part * (longer // len(part) + 1) + data[at + len(part) :]
 
 
 def must(holds: bool, what: str) -> None:

@@ -63,8 +63,10 @@ def _same_as_plain_json(text: str, table: dict[str, dict[int, int]]) -> bool:
     twice: list[str] = []
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        twice.extend(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
-        return dict(pairs)
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice.append("a key")
+        return found
 
     try:
         plain = json.loads(text, object_pairs_hook=once)["offsetTable"]

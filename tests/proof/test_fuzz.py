@@ -13,8 +13,8 @@ import pytest
 from proof.fuzz import guided
 from proof.fuzz.__main__ import main
 from proof.fuzz.corpus import CORPUS, keep, keep_new_answers, read_corpus
-from proof.fuzz.planted import FAULTS
-from proof.fuzz.run import Finding, run_inputs
+from proof.fuzz.planted import FAULTS, LEAKS
+from proof.fuzz.run import Finding, leak_in, run_inputs
 from proof.fuzz.targets import SHARES, TARGETS
 
 CORPUS_BYTES_MAX = 300_000
@@ -45,6 +45,26 @@ def test_a_planted_fault_is_found(name: str, tmp_path: Path, capsys: pytest.Capt
         assert main(["--replay", str(path)]) == 1
     assert main(["--replay", str(path)]) == 0
     assert "no rule is broken" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_planted_leak_is_found(name: str, tmp_path: Path) -> None:
+    fault = LEAKS[name]
+    with fault.planted():
+        with closing(TARGETS[fault.target]()) as target:
+            finding = leak_in(target, seed=1)
+        assert finding is not None
+        path = finding.write(tmp_path)
+        assert main(["--replay", str(path)]) == 1
+    assert main(["--replay", str(path)]) == 0
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.full] * TARGETS[each].has_state) for each in TARGETS]
+)
+def test_no_input_leaves_anything_in_memory(name: str) -> None:
+    with closing(TARGETS[name]()) as target:
+        assert leak_in(target, seed=1) is None
 
 
 def test_an_input_depends_on_its_seed_and_number() -> None:
@@ -83,6 +103,8 @@ def test_coverage_guides_a_run_to_new_inputs(tmp_path: Path, monkeypatch: pytest
     pytest.importorskip("atheris")
     monkeypatch.setattr(guided, "read_corpus", lambda _name: [])
     monkeypatch.setattr(guided, "keep", partial(keep, folder=tmp_path))
+    monkeypatch.setattr(guided, "REACHED", tmp_path / "reached")
     done = guided.run_guided("offsets", seed=1, inputs=3_000)
     assert done.finding is None
     assert done.kept == len(read_corpus("offsets", tmp_path)) > 5
+    assert len([*(tmp_path / "reached" / "offsets").iterdir()]) >= done.kept

@@ -68,6 +68,10 @@ class CallsTarget(FuzzTarget):
     name: ClassVar[str] = "calls"
     short: ClassVar[int] = 1_000
     tries: ClassVar[int] = 60
+    bar_s: ClassVar[float] = 0.5  # a clock that jumps brings work for all that is due
+    leaked: ClassVar[int] = 60  # fewer than a server judges
+    leak_bytes_max: ClassVar[int] = 512
+    has_state: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._served: ServedStore | None = None

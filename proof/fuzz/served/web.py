@@ -91,6 +91,10 @@ class WebTarget(FuzzTarget):
     name: ClassVar[str] = "web"
     short: ClassVar[int] = 500
     tries: ClassVar[int] = 60
+    bar_s: ClassVar[float] = 0.25
+    leaked: ClassVar[int] = 60
+    leak_bytes_max: ClassVar[int] = 512
+    has_state: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._served: ServedWeb | None = None
