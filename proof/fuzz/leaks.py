@@ -18,16 +18,17 @@ LEFT = "in memory each time"
 _WARM_UPS = 3  # passes over the inputs before memory is measured
 _PASSES = 4  # between two measurements
 _ROUNDS = 3  # as often in a row the memory has to grow: caches that fill up are no leak
-_ALONE = 20  # times that an input is judged to know whether it leaks alone
+_ALONE = 200  # times that an input is judged to know whether it leaks alone
 
 
 def leak_of(target: FuzzTarget, inputs: Sequence[bytes]) -> tuple[bytes, str] | None:
     """An input that leaks, or none in particular (empty), and what is wrong; None if nothing is."""
+    inputs = [*inputs] * max(1, target.leaked // len(inputs))  # few ones would measure what a pass leaves
     with _traced():
         grown = _growth(target, inputs)
         if grown <= target.leak_bytes_max:
             return None
-        for each in () if target.has_state else inputs:
+        for each in () if target.has_state else dict.fromkeys(inputs):
             if (alone := _growth(target, [each] * _ALONE)) > target.leak_bytes_max:
                 return each, _sentence(target, alone)
     return b"", _sentence(target, grown)

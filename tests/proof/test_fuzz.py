@@ -48,8 +48,9 @@ def test_a_planted_fault_is_found(name: str, tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("name", LEAKS)
-def test_a_planted_leak_is_found(name: str, tmp_path: Path) -> None:
+def test_a_planted_leak_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = LEAKS[name]
+    monkeypatch.setattr(TARGETS[fault.target], "leaked", 100)
     with fault.planted():
         with closing(TARGETS[fault.target]()) as target:
             finding = leak_in(target, seed=1)
