@@ -29,6 +29,7 @@ from popserver.model.handles import Receipt
 from popserver.producing import rpc as producing
 from popserver.pulling import flow as pulling
 from popserver.transport import convert, status
+from popserver.transport.call import Call
 from popserver.transport.calls import Caller
 from popserver.web import readers
 from proof.fuzz import handles as handles_target
@@ -101,6 +102,11 @@ def _remembered(handle: str, message_id: str = "") -> Receipt:
     return _DECODE_RECEIPT(handle, message_id)
 
 
+def _remembered_caller(caller: Caller, call: Call) -> None:
+    _KEPT.append(bytes(1_959))
+    _NEW_CALLER(caller, call)
+
+
 async def _refused_afterwards(
     methods: producing.ProducerMethods, request: wire.SendMessageRequest, caller: Caller
 ) -> wire.SendMessageResponse:
@@ -112,11 +118,13 @@ _SEND = producing.ProducerMethods.send_message
 _DECODE_RECEIPT: Callable[..., Receipt] = handles.decode_receipt
 
 _READ_AUTHORIZATION = rules.read_authorization
+_NEW_CALLER = Caller.__init__
 _KEPT: list[bytes] = []
 
 # Leaks show when the same inputs come again and again.
 LEAKS: Mapping[str, FuzzFault] = {
     "each handle leaves 100 bytes": FuzzFault("handles", handles_target, "decode_receipt", _remembered),
+    "each call leaves 2,000 bytes": FuzzFault("calls", Caller, "__init__", _remembered_caller),
 }
 FAULTS: Mapping[str, FuzzFault] = {
     "NOT of unknown is true": FuzzFault("filters", conditions, "negated", _negated_unknown),

@@ -26,7 +26,8 @@ def main() -> int:
     sys.path.insert(0, str(root))
     selection = Selection(options.only, options.sample, options.seed, not options.functions, options.seconds)
     if options.source:
-        rooms = {"given": MutatedRoom(tuple(options.source), tuple(options.tests), is_core=True)}
+        given = MutatedRoom(tuple(options.source), tuple(options.tests), is_core=True, with_postgres=options.postgres)
+        rooms = {"given": given}
     else:
         rooms = {name: ROOMS[name] for name in options.room or ROOMS}
     reasons = read_explained(Path(options.explained))
@@ -89,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--root", default=str(ROOT), help="the folder that files are named from")
     parser.add_argument("--source", action="append", metavar="FILE", help="a file to change, in place of a room")
     parser.add_argument("--tests", action="append", default=[], metavar="FILE", help="tests for --source")
+    parser.add_argument("--postgres", action="store_true", help="the tests for --source use Postgres")
     parser.add_argument("--explained", default=str(EXPLAINED), metavar="FILE", help="why survivors may survive")
     return parser
 

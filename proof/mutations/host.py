@@ -11,9 +11,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import NamedTuple
@@ -41,6 +42,8 @@ from proof.mutations.rebound import rebinding_of
 PATIENCE = 10
 SECONDS_MIN = 15.0
 BASELINE_SECONDS_MAX = 900.0
+# What the tests of a mutant that survives may take, without a change. Slower tests do not judge it.
+BUDGET_S = 60.0
 # Tests with these marks need more than this process, or minutes.
 _MARKS_LEFT_OUT = ("full", "slow", "browser", "matrix")
 
@@ -109,6 +112,7 @@ class Host:
         if not noted.exists():
             raise RuntimeError("The tests without a change did not end; run them by pytest first.")
         seconds, reached, failed = json.loads(noted.read_text())
+        os.write(2, f"  {len(items)} tests without a change: {sum(seconds.values()):.0f} s\n".encode())
         by_line = {path: {int(line): tests for line, tests in lines.items()} for path, lines in reached.items()}
         baseline = Baseline(seconds, by_line, imported, failed, sorted(_foreign(self._root)))
         verdicts = {} if failed else self._judge({each.nodeid: each for each in items}, baseline)
@@ -225,9 +229,16 @@ def is_taken(item: pytest.Item, *, with_postgres: bool) -> bool:
 
 
 def tests_of(path: str, lines: Collection[int], baseline: Baseline) -> list[str]:
-    """The tests that reach lines of a file, the quickest first."""
+    """The quickest tests that reach lines of a file, the quickest first."""
     tests = {test for line, those in baseline.reached[path].items() if line in lines for test in those}
-    return sorted(tests, key=lambda each: (baseline.seconds[each], each))
+    return quickest(tests, baseline.seconds)
+
+
+def quickest(tests: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
+    """As many tests as fit into what the tests of a mutant may take; at least one."""
+    ordered = sorted(tests, key=lambda each: (seconds[each], each))
+    sums = accumulate(seconds[each] for each in ordered)
+    return [each for at, (each, sum_s) in enumerate(zip(ordered, sums, strict=True)) if at == 0 or sum_s <= BUDGET_S]
 
 
 def _pairs(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:

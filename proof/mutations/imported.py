@@ -1,14 +1,14 @@
 """Judges a mutant by importing it: for changes outside of functions, and in functions that run during an import.
 
 A fork of a process that has loaded other packages, but nothing of the project, imports the mutant in place of its file
-and runs the room's tests, the quickest first.
+and runs the tests that reach this file, the quickest first.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -18,7 +18,7 @@ from types import CodeType, ModuleType
 import pytest
 
 from proof.mutations.forks import BROKEN, DIED, FAILED, PASSED, silence
-from proof.mutations.host import is_taken, module_of, pytest_options
+from proof.mutations.host import module_of, pytest_options
 from proof.mutations.mutants import Mutant
 
 
@@ -48,15 +48,15 @@ class _Loader(SourceFileLoader):
 
 
 class Chosen:
-    """A plugin of pytest that runs the tests that can judge, the quickest first."""
+    """A plugin of pytest that runs chosen tests, in their order."""
 
-    def __init__(self, seconds: Mapping[str, float], *, with_postgres: bool) -> None:
-        self._seconds, self._with_postgres = seconds, with_postgres
+    def __init__(self, tests: Sequence[str]) -> None:
+        self._order = {test: at for at, test in enumerate(tests)}
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        taken = [each for each in items if is_taken(each, with_postgres=self._with_postgres)]
-        items[:] = sorted(taken, key=lambda each: self._seconds.get(each.nodeid, 0.0))
+        chosen = [each for each in items if each.nodeid in self._order]
+        items[:] = sorted(chosen, key=lambda each: self._order[each.nodeid])
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,14 @@ class ImportedTrial:
 
     root: Path
     mutant: Mutant
-    arguments: tuple[str, ...]  # options and tests
-    seconds: Mapping[str, float]
-    with_postgres: bool
+    options: tuple[str, ...]
+    tests: Sequence[str]
 
     def __call__(self, _patience: float) -> int:
         silence()
         sys.meta_path.insert(0, _Finder(module_of(self.mutant.path), self.root / self.mutant.path, self.mutant.source))
-        chosen = Chosen(self.seconds, with_postgres=self.with_postgres)
-        code = pytest.main([*pytest_options, "-x", *self.arguments], plugins=[chosen])
+        files = dict.fromkeys(each.partition("::")[0] for each in self.tests)
+        code = pytest.main([*pytest_options, "-x", *self.options, *files], plugins=[Chosen(self.tests)])
         ends = {pytest.ExitCode.OK: PASSED, pytest.ExitCode.TESTS_FAILED: FAILED, pytest.ExitCode.INTERRUPTED: BROKEN}
         return ends.get(pytest.ExitCode(code), DIED)
 

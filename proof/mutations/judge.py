@@ -7,7 +7,7 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from proof.mutations.forks import KILLED, Task, Verdict, nothing, run_forks, run_surely
-from proof.mutations.host import PATIENCE, SECONDS_MIN, Baseline, Host, Judged, pytest_options
+from proof.mutations.host import PATIENCE, SECONDS_MIN, Baseline, Host, Judged, pytest_options, quickest
 from proof.mutations.imported import ImportedTrial, load_others
 from proof.mutations.mutants import Mutant, mutants_of
 from proof.mutations.postgres import drop_databases, shared_postgres
@@ -86,9 +86,7 @@ def _judge(room: MutatedRoom, root: Path, selection: Selection, jobs: int) -> Ro
         load_others(judged.baseline.loaded)
         _check_control(mutants[left[0]].path, room, root, judged.baseline)
         trials = [_imported(index, mutants[index], room, root, judged.baseline) for index in left]
-        for done, (index, verdict) in enumerate(
-            run_surely(trials, jobs, drop_databases if room.with_postgres else nothing), start=1
-        ):
+        for done, (index, verdict) in enumerate(run_surely(trials, jobs, _after(room)), start=1):
             verdicts[index] = verdict
             if done % 20 == 0 or done == len(trials):
                 sys.stderr.write(f"  {done} of {len(trials)} mutants that are imported\n")
@@ -115,12 +113,18 @@ def _host(room: MutatedRoom, host: Host) -> Judged:
 def _check_control(path: str, room: MutatedRoom, root: Path, baseline: Baseline) -> None:
     """The same file without a change has to survive its import."""
     same = Mutant(path, "", "", (0, 0), is_in_body=False, source=(root / path).read_text())
-    [(_, verdict)] = run_forks([_imported(-1, same, room, root, baseline)], 1)
+    [(_, verdict)] = run_forks([_imported(-1, same, room, root, baseline)], 1, _after(room))
     if verdict is not Verdict.SURVIVED:
         raise RuntimeError(f"{path} is imported without a change, and yet: {verdict}")
 
 
+def _after(room: MutatedRoom) -> Callable[[int], None]:
+    return drop_databases if room.with_postgres else nothing
+
+
 def _imported(index: int, mutant: Mutant, room: MutatedRoom, root: Path, baseline: Baseline) -> Task[int]:
-    limit = max(SECONDS_MIN, PATIENCE * sum(baseline.seconds.values())) + IMPORT_SECONDS_MAX
-    trial = ImportedTrial(root, mutant, (*room.options, *room.tests), baseline.seconds, room.with_postgres)
+    reaching = {test for tests in baseline.reached[mutant.path].values() for test in tests}
+    tests = quickest(reaching or baseline.seconds, baseline.seconds)
+    limit = max(SECONDS_MIN, PATIENCE * sum(baseline.seconds[each] for each in tests)) + IMPORT_SECONDS_MAX
+    trial = ImportedTrial(root, mutant, room.options, tests)
     return Task(index, trial, limit)

@@ -19,6 +19,11 @@ SCORE_MIN = 0.9
 # For tests of rules, which need no fixtures of the project: importing a mutant takes less than a second.
 PURE = ("--noconftest", "-p", "no:popmq", "-p", "proof.mutations.profile")
 
+
+def _files(room: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"popserver/{room}/{name}.py" for name in names)
+
+
 ROOMS: dict[str, MutatedRoom] = {
     "law": MutatedRoom(
         ("popserver/model/states.py", "popserver/model/retry.py"),
@@ -64,7 +69,7 @@ ROOMS: dict[str, MutatedRoom] = {
         options=PURE,
     ),
     "filter_memory": MutatedRoom(("popserver/filters/memory.py",), ("tests/filters/test_memory.py",), is_core=True),
-    # Statements: their tests need a store each, so a mutant takes seconds.
+    # What changes the store: the tests need a store each, on both databases, so a mutant takes a second and more.
     "message_groups": MutatedRoom(
         ("popserver/delivery/advance.py",),
         (
@@ -74,26 +79,18 @@ ROOMS: dict[str, MutatedRoom] = {
             "tests/progress/test_resets.py",
             "tests/lite/test_order.py",
         ),
+        with_postgres=True,
     ),
     "resets": MutatedRoom(
         (
-            "popserver/progress/reset.py",
-            "popserver/progress/skip.py",
-            "popserver/progress/clone.py",
+            *_files("progress", "reset", "skip", "clone", "pause", "time_span", "unsubscribe", "flow"),
             "popserver/pulling/offsets.py",
         ),
         ("tests/progress", "tests/pulling/test_offsets.py", "tests/pulling/test_wire_offsets.py"),
+        with_postgres=True,
     ),
     "settling": MutatedRoom(
-        (
-            "popserver/settling/ack.py",
-            "popserver/settling/change.py",
-            "popserver/settling/expire.py",
-            "popserver/settling/flow.py",
-            "popserver/settling/hold_release.py",
-            "popserver/settling/refusals.py",
-            "popserver/settling/release.py",
-        ),
+        _files("settling", "ack", "change", "expire", "flow", "hold_release", "refusals", "release"),
         (
             "tests/settling",
             "tests/fifo/test_known_failures.py",
@@ -103,11 +100,79 @@ ROOMS: dict[str, MutatedRoom] = {
         ),
         with_postgres=True,
     ),
+    "deliveries": MutatedRoom(
+        _files(
+            "delivery",
+            "clear",
+            "dead_letter_topic",
+            "delivered",
+            "deliveries",
+            "due",
+            "history",
+            "holds",
+            "origins",
+            "queues_to_read",
+            "ready",
+            "retry_topic",
+        ),
+        (
+            "tests/delivery",
+            "tests/settling",
+            "tests/fifo/test_known_failures.py",
+            "tests/fifo/test_receipts.py",
+            "tests/fifo/test_retry_in_place.py",
+            "tests/receiving/test_receive.py",
+            "tests/receiving/test_redeliveries.py",
+            "tests/receiving/test_filtered_once.py",
+            "tests/progress/test_skips.py",
+            "tests/progress/test_resets.py",
+            "tests/dead_letters/test_neighbours.py",
+            "tests/dead_letters/test_redrive.py",
+            "tests/pulling/test_looks.py",
+            "tests/pulling/test_send_back.py",
+            "tests/pulling/test_send_back_dead_letters.py",
+        ),
+        with_postgres=True,
+    ),
     "receiving": MutatedRoom(
-        ("popserver/receiving/scan.py", "popserver/receiving/receive.py", "popserver/receiving/answers.py"),
-        ("tests/receiving", "tests/fifo/test_receipts.py", "tests/delivery/test_model.py"),
+        _files(
+            "receiving",
+            "answers",
+            "batch",
+            "filter_fetch",
+            "filter_prefetch",
+            "flow",
+            "lite",
+            "lite_scan",
+            "message_groups",
+            "receive",
+            "redeliveries",
+            "scan",
+        ),
+        ("tests/receiving", "tests/fifo", "tests/lite", "tests/delivery/test_model.py"),
+        with_postgres=True,
+    ),
+    "pulling": MutatedRoom(
+        _files("pulling", "batches", "commit", "flow", "parked", "read", "send_back", "send_back_flow"),
+        ("tests/pulling", "tests/bulk/test_pull.py"),
+        with_postgres=True,
+    ),
+    "producing": MutatedRoom(
+        _files("producing", "checks", "enqueue", "half_messages", "pending", "scheduled", "send", "sent"),
+        ("tests/producing", "tests/messages"),
+        with_postgres=True,
+    ),
+    "dead_letters": MutatedRoom(
+        _files("dead_letters", "flow", "letters", "plans", "purge", "redrive", "rules", "selecting"),
+        ("tests/dead_letters", "tests/lite/test_redrive.py", "tests/delivery/test_dead_letter_topic.py"),
+        with_postgres=True,
     ),
     "engine": MutatedRoom(
+        _files("engine", "background", "batch", "timers", "transaction", "undelivered", "upkeep", "wakeups", "writer"),
+        ("tests/engine",),
+        with_postgres=True,
+    ),
+    "client_engine": MutatedRoom(
         (
             "popclient/_push/assignments.py",
             "popclient/_push/backlog.py",

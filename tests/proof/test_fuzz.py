@@ -50,13 +50,14 @@ def test_a_planted_fault_is_found(name: str, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_planted_leak_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = LEAKS[name]
-    monkeypatch.setattr(TARGETS[fault.target], "leaked", 100)
+    monkeypatch.setattr(TARGETS[fault.target], "leaked", 40)
     with fault.planted():
         with closing(TARGETS[fault.target]()) as target:
             finding = leak_in(target, seed=1)
         assert finding is not None
         path = finding.write(tmp_path)
-        assert main(["--replay", str(path)]) == 1
+        # A server's memory depends on all that it got: no input of it is at fault alone.
+        assert main(["--replay", str(path)]) == bool(finding.data)
     assert main(["--replay", str(path)]) == 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from proof.mutations.mutants import mutants_of
+from proof.mutations.rebound import rebinding_of
 from proof.mutations.rooms import ROOMS
 from proof.mutations.survivors import divide, read_explained
 
@@ -36,6 +37,33 @@ def end_of(event):
 """
 WEAK, STRONG = "assert is_full(9)", "assert is_full(3) and not is_full(2)"
 AT_LIMIT = "planted.py:is_full: return count >= LIMIT → return count > LIMIT"
+
+
+# The databases of forks before this one are gone, and the one with an empty store is there.
+ON_POSTGRES = """
+import os
+import psycopg
+from planted import *
+
+def test_on_postgres():
+    with psycopg.connect(os.environ["POPMQ_TEST_PG_URL"], autocommit=True) as conn:
+        assert conn.execute("SELECT COUNT(*) FROM pg_database WHERE datname LIKE 'popmq_test_%'").fetchone() == (1,)
+        conn.execute(f"CREATE DATABASE popmq_test_{os.getpid()}_0")
+    assert is_full(9)
+    with psycopg.connect(os.environ["POPMQ_TEST_PG_TEMPLATE"]) as conn:
+        conn.execute("SELECT * FROM topic")
+"""
+TABLES = """
+_STEP = 2
+_STEPS = [_STEP * each for each in range(3)]
+PUBLIC = _STEP
+
+def steps():
+    return _STEPS
+
+def other():
+    return PUBLIC
+"""
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -70,6 +98,26 @@ def test_it_knows_weak_tests_from_strong_ones(tmp_path: Path, source: str, test:
         assert words in report.stdout, report.stdout + report.stderr
     unexplained = ("(all tests passed)", "(no test reaches it)", "(no end in time, twice)")
     assert report.returncode == any(words in report.stdout for words in unexplained)
+
+
+def test_forks_use_one_postgres_and_leave_it_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "test_on_postgres.py").write_text(ON_POSTGRES)
+    report = judged(tmp_path, SOURCE, "pass", "--postgres", "--tests", "test_on_postgres.py", "--jobs", "1")
+    assert "3 mutants, 1 killed" in report.stdout, report.stdout + report.stderr
+
+
+@pytest.mark.parametrize(
+    "before, after, lines",
+    [
+        pytest.param("range(3)", "range(4)", {7}, id="a value that functions use"),
+        pytest.param("_STEP = 2", "_STEP = 3", None, id="a value that others may have"),
+        pytest.param("return PUBLIC", "return None", None, id="a function that others may have"),
+    ],
+)
+def test_a_value_of_a_module_is_made_again(before: str, after: str, lines: set[int] | None) -> None:
+    """Without an import, if nobody else can have it."""
+    found = rebinding_of(TABLES, TABLES.replace(before, after), "planted.py", imported=[2, 3, 4])
+    assert (set(found.lines) if found else None) == lines
 
 
 def test_a_survivor_with_a_reason_may_survive(tmp_path: Path) -> None:
