@@ -70,7 +70,7 @@ def run_guided(name: str, seed: int, inputs: int) -> Guided:
         if ended.returncode and not found:
             raise RuntimeError(f"the guided run of {name} ends with {ended.returncode}: {ended.stderr[-2_000:]}")
         new = sorted((each.read_bytes() for each in reached.iterdir() if each.name not in known), key=len)
-        finding = _crash(name, found[0]) if found else _slow_or_leak(name, _read_all(slow), new)
+        finding = _crash(name, found[0], ended.stderr) if found else _slow_or_leak(name, _read_all(slow), new)
         return Guided(inputs, 0 if finding else keep(name, new), finding)
 
 
@@ -85,9 +85,9 @@ def _write_seeds(name: str, seed: int, folder: Path) -> None:
         (folder / str(number)).write_bytes(each)
 
 
-def _crash(name: str, data: bytes) -> Finding:
+def _crash(name: str, data: bytes, said: str) -> Finding:
     with closing(TARGETS[name]()) as target:
-        return Finding(name, data, judged(target, data) or "libFuzzer has ended: too slow, or too much memory")
+        return Finding(name, data, judged(target, data) or f"not for this input alone:\n{said[-4_000:]}")
 
 
 def _slow_or_leak(name: str, slow: Sequence[bytes], new: Sequence[bytes]) -> Finding | None:

@@ -25,6 +25,8 @@ import pytest
 from proof.mutations.forks import (
     BROKEN,
     FAILED,
+    KILLED,
+    KILLED,
     PASSED,
     Task,
     Verdict,
@@ -43,7 +45,7 @@ PATIENCE = 10
 SECONDS_MIN = 15.0
 BASELINE_SECONDS_MAX = 900.0
 # What the tests of a mutant that survives may take, without a change. Slower tests do not judge it.
-BUDGET_S = 60.0
+BUDGET_S = 120.0
 # Tests with these marks need more than this process, or minutes.
 _MARKS_LEFT_OUT = ("full", "slow", "browser", "matrix")
 
@@ -166,7 +168,7 @@ class Host:
         gc.freeze()
         for done, (index, verdict) in enumerate(run_surely(tasks, self._jobs, self._after), start=1):
             verdicts[index] = verdict
-            _say(done, len(tasks))
+            _say(done, len(tasks), self._mutants[index], verdict)
         return verdicts
 
     def _change(self, mutant: Mutant, imported: Sequence[int]) -> _Change | None:
@@ -234,11 +236,11 @@ def tests_of(path: str, lines: Collection[int], baseline: Baseline) -> list[str]
     return quickest(tests, baseline.seconds)
 
 
-def quickest(tests: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
-    """As many tests as fit into what the tests of a mutant may take; at least one."""
+def quickest(tests: Iterable[str], seconds: Mapping[str, float], budget_s: float = BUDGET_S) -> list[str]:
+    """The quickest tests that fit into so many seconds; at least one."""
     ordered = sorted(tests, key=lambda each: (seconds[each], each))
     sums = accumulate(seconds[each] for each in ordered)
-    return [each for at, (each, sum_s) in enumerate(zip(ordered, sums, strict=True)) if at == 0 or sum_s <= BUDGET_S]
+    return [each for at, (each, sum_s) in enumerate(zip(ordered, sums, strict=True)) if at == 0 or sum_s <= budget_s]
 
 
 def _pairs(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
@@ -318,6 +320,8 @@ def _runs_later(mutant: Mutant, codes: _Codes, imported: Sequence[int]) -> bool:
     return not (lines - heads) & set(imported) or mutant.function == ""
 
 
-def _say(done: int, of: int) -> None:
+def _say(done: int, of: int, mutant: Mutant, verdict: Verdict) -> None:
+    if verdict not in KILLED:
+        os.write(2, f"  {mutant.place}, line {mutant.lines[0]} ({verdict}):\n    {mutant.change}\n".encode())
     if done % 50 == 0 or done == of:
         os.write(2, f"  {done} of {of} mutants of functions\n".encode())

@@ -15,13 +15,15 @@ from typing import NamedTuple
 import pytest
 
 from proof.mutations.forks import KILLED, Task, Verdict, nothing, run_forks, run_surely
-from proof.mutations.host import PATIENCE, SECONDS_MIN, Baseline, Host, Judged, pytest_options, quickest
+from proof.mutations.host import BUDGET_S, PATIENCE, SECONDS_MIN, Baseline, Host, Judged, pytest_options, quickest
 from proof.mutations.imported import ImportedTrial, load_others
 from proof.mutations.mutants import Mutant, mutants_of
 from proof.mutations.postgres import drop_databases, shared_postgres
 from proof.mutations.rooms import MutatedRoom
 
 HOUR_S = 3_600.0
+# What the tests of a file without a change may take, to know that importing it in place of itself harms nothing.
+CONTROL_S = 5.0
 # Importing the project, and collecting.
 IMPORT_SECONDS_MAX = 60.0
 
@@ -113,7 +115,8 @@ def _host(room: MutatedRoom, host: Host) -> Judged:
 def _check_control(path: str, room: MutatedRoom, root: Path, baseline: Baseline) -> None:
     """The same file without a change has to survive its import."""
     same = Mutant(path, "", "", (0, 0), is_in_body=False, source=(root / path).read_text())
-    [(_, verdict)] = run_forks([_imported(-1, same, room, root, baseline)], 1, _after(room))
+    control = _imported(-1, same, room, root, baseline, CONTROL_S)
+    [(_, verdict)] = run_forks([control], 1, _after(room))
     if verdict is not Verdict.SURVIVED:
         raise RuntimeError(f"{path} is imported without a change, and yet: {verdict}")
 
@@ -122,9 +125,11 @@ def _after(room: MutatedRoom) -> Callable[[int], None]:
     return drop_databases if room.with_postgres else nothing
 
 
-def _imported(index: int, mutant: Mutant, room: MutatedRoom, root: Path, baseline: Baseline) -> Task[int]:
+def _imported(
+    index: int, mutant: Mutant, room: MutatedRoom, root: Path, baseline: Baseline, budget_s: float = BUDGET_S
+) -> Task[int]:
     reaching = {test for tests in baseline.reached[mutant.path].values() for test in tests}
-    tests = quickest(reaching or baseline.seconds, baseline.seconds)
+    tests = quickest(reaching or baseline.seconds, baseline.seconds, budget_s)
     limit = max(SECONDS_MIN, PATIENCE * sum(baseline.seconds[each] for each in tests)) + IMPORT_SECONDS_MAX
     trial = ImportedTrial(root, mutant, room.options, tests)
     return Task(index, trial, limit)
