@@ -26,7 +26,6 @@ from proof.mutations.forks import (
     BROKEN,
     FAILED,
     KILLED,
-    KILLED,
     PASSED,
     Task,
     Verdict,
