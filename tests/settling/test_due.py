@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import delete, text
 
+from popserver.database import schema
 from popserver.engine.transaction import Transaction
 from popserver.model.group import HistoryLevel
 from popserver.model.retry import RETRY_LADDER_MS, Exponential, Holder
@@ -144,6 +145,19 @@ def test_one_step_ends_many_groups_and_events(store: OpenStore) -> None:
         {Event.RETRY},
         {Event.EXHAUST},
     ]
+
+
+def test_holds_of_a_group_that_is_gone_are_removed_and_hinder_nobody(store: OpenStore) -> None:
+    topic = store.topic(accepts=(MessageType.FIFO,))
+    gone, stays = store.group("gone", meets=[topic]), store.group("stays", meets=[topic])
+    store.send(topic, message_group="g", message_type=MessageType.FIFO)
+    for group in (gone, stays):
+        store.receive(group, topic, invisible_ms=HOLD_MS)
+    store.conn.execute(delete(schema.consumer_group).where(schema.consumer_group.c.group_id == gone.group_id))
+    store.conn.commit()
+    assert store.end_due(after_ms=HOLD_MS) == 2
+    assert store.one_value("SELECT COUNT(*) FROM delivery WHERE group_id = :gone", gone=gone.group_id) == 0
+    assert set(store.states(stays).values()) == {State.READY}
 
 
 def test_a_step_takes_a_thousand(store: OpenStore) -> None:

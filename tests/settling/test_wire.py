@@ -50,6 +50,14 @@ async def test_acked_is_acked(wire_server: WireServer) -> None:
     assert {entry.status.code for entry in answer.entries} == {pb.OK}
 
 
+async def test_each_ack_counts(wire_server: WireServer) -> None:
+    handles = await held(wire_server, 3)
+    await wire_server.call("AckMessage", ack_request(*handles[:1]))
+    entries = [wire.AckMessageEntry(receipt_handle=each) for each in handles[1:]]
+    await wire_server.call("AckMessage", wire.AckMessageRequest(group=GROUP, topic=TOPIC, entries=entries))
+    assert sum(each.acks for each in wire_server.broker.engine.meters.delivered.values()) == 3
+
+
 async def test_an_ack_may_be_repeated(wire_server: WireServer) -> None:
     (handle,) = await held(wire_server)
     assert (await wire_server.call("AckMessage", ack_request(handle))).status.code == pb.OK
@@ -129,6 +137,12 @@ async def test_a_handle_is_good_for_its_own_group_and_topic(wire_server: WireSer
     foreign_topic = await wire_server.call("AckMessage", ack_request(handle, topic=OTHER_TOPIC))
     assert foreign_topic.status.code == pb.INVALID_RECEIPT_HANDLE
     assert "another topic than 'trains'" in foreign_topic.status.message
+    change, forward = change_request(handle, 30_000), forward_request(handle)
+    for method, request in (("ChangeInvisibleDuration", change), ("ForwardMessageToDeadLetterQueue", forward)):
+        request.group.CopyFrom(OTHER_GROUP)
+        refused = await wire_server.call(method, request)
+        assert refused.status.code == pb.INVALID_RECEIPT_HANDLE
+        assert f"'{handle}' was not given to group 'others'" in refused.status.message
     assert await wire_server.digest() == before
 
 

@@ -1,0 +1,32 @@
+"""What an operation on holds names, so that the writer locks it before: the progress of the queues of message groups."""
+
+from __future__ import annotations
+
+import pytest
+
+from popserver.catalog.progress import GroupQueueKey, locks_of
+from popserver.model.group import Group
+from popserver.model.handles import Receipt
+from popserver.model.topic import OFFSET_BITS
+from popserver.settling import ack
+from tests.support.open_store import START_MS, OpenStore
+
+
+@pytest.fixture
+def group(store: OpenStore) -> Group:
+    return store.group()
+
+
+def a_receipt(group: Group, queue_id: int, *, in_order: bool) -> Receipt:
+    return Receipt(group.group_id, queue_id << OFFSET_BITS, 1, START_MS, in_order=in_order)
+
+
+def test_each_queue_with_a_message_of_a_message_group_is_named(group: Group) -> None:
+    receipts = [a_receipt(group, queue_id, in_order=queue_id != 8) for queue_id in (7, 8, 9, 7)]
+    expected = locks_of({GroupQueueKey(group.group_id, queue_id) for queue_id in (7, 9)})
+    assert [*ack.Ack(group, receipts).locks()] == [*expected]
+
+
+def test_nothing_is_named_for_messages_in_no_message_group(group: Group) -> None:
+    receipts = [a_receipt(group, 7, in_order=False)]
+    assert [*ack.Ack(group, receipts).locks(), *ack.PlainAck(group, receipts).locks()] == []
