@@ -7,9 +7,11 @@ import pytest
 from popserver.administration import message_facts
 from popserver.catalog import topics
 from popserver.dead_letters import plan_facts
-from popserver.dead_letters.rules import RedriveItem, Repair
+from popserver.dead_letters.rules import RedriveItem, Repair, Selection
+from popserver.dead_letters.selecting import page_of_letters
 from popserver.model.group import Group
 from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN
+from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from popserver.model.states import State
 from popserver.model.topic import Topic
@@ -196,8 +198,15 @@ def test_to_a_target_it_is_a_message_for_everybody(store: OpenStore, topic: Topi
     assert [row.outcome for row in lineage(store, "p1")] == ["DLQ"]
 
 
+def test_a_plan_of_nothing_redrives_nothing(store: OpenStore, topic: Topic, group: Group) -> None:
+    assert redrive_all(store, group) == (0, 0)
+    assert plan_state(store) == "DONE"
+    die(store, group, topic)
+    assert run(store) == (0, 0), "what has died since is not of the plan"
+
+
 def test_a_target_that_is_gone_keeps_its_name_in_the_record(store: OpenStore, topic: Topic, group: Group) -> None:
-    target = store.topic("repaired", queues=2)
+    target = store.topic(Resource("shop", "repaired"), queues=2)
     die(store, group, topic)
     redrive_all(store, group, target=target)
     store.one(topics.delete_topic, topics.DeleteTopic(target.name))
@@ -239,4 +248,17 @@ def test_why_and_its_history_name_the_plan(store: OpenStore, topic: Topic, group
     redrive_all(store, group)
     found, steps = message_facts.message_facts(store.conn, group.name, topic.name, dead, store.times)
     assert found.state is State.READY
-    assert [(step.event, step.reason) for step in steps][-1] == ("REDRIVE", "redriven by plan p1: fixed")
+    last = steps[-1]
+    assert (last.event, last.client_id, last.reason) == ("REDRIVE", "", "redriven by plan p1: fixed")
+
+
+def test_a_condition_meets_letters_of_a_topic_that_is_gone(store: OpenStore, topic: Topic, group: Group) -> None:
+    other = store.topic("stays")
+    store.meet(group, other)
+    for each in (topic, other):
+        die(store, group, each)
+    gone, stays = letter_ids(store, group)
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
+    store.purge()
+    for where, expected in (("TOPIC IS NULL", [gone]), ("TOPIC = 'stays'", [stays]), ("ATTEMPT = 1", [gone, stays])):
+        assert page_of_letters(store.conn, group, Selection(where=where), 0, 10).ids == expected
