@@ -25,7 +25,8 @@ HARNESSES = {
         "make mutations",
     ),
     "fuzz": (
-        "requests of every call, HTTP, HTTP/2, filters, handles, files and notifications that nobody would send",
+        "requests of every call, HTTP, HTTP/2, filters, handles, files and notifications that nobody would"
+        " send, the time of each, and what they leave in memory",
         "make fuzz",
     ),
     "upgrades": ("databases of earlier versions, killed while they migrate", "make upgrades"),

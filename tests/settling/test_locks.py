@@ -1,4 +1,4 @@
-"""What an operation on holds names, so that the writer locks it before: the progress of the queues of message groups."""
+"""What an operation on holds names for the writer to lock before: the progress of the queues of message groups."""
 
 from __future__ import annotations
 
