@@ -17,7 +17,7 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import coverage
 import pytest
@@ -37,7 +37,7 @@ from proof.mutations.forks import (
 )
 from proof.mutations.mutants import Mutant
 from proof.mutations.postgres import drop_databases, make_template
-from proof.mutations.rebound import rebinding_of
+from proof.mutations.rebound import Rebinding, rebinding_of
 
 # What a mutant may take: of the time that its tests take without a change, and at least.
 PATIENCE = 10
@@ -45,9 +45,13 @@ SECONDS_MIN = 15.0
 BASELINE_SECONDS_MAX = 900.0
 # What the tests of a mutant that survives may take, without a change. Slower tests do not judge it.
 BUDGET_S = 120.0
+# What the tests of a file without a change may take, to know that importing it anew, or running statements of it again,
+# harms nothing by itself.
+CONTROL_S = 5.0
 # Tests with these marks need more than this process, or minutes.
 _MARKS_LEFT_OUT = ("full", "slow", "browser", "matrix")
 
+K = TypeVar("K")
 pytest_options = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:terminalreporter")
 
 
@@ -93,6 +97,7 @@ class Host:
         self._importing = self._measure()
         self._importing.start()
         self._failed = False
+        self._rebindings: dict[str, list[Rebinding]] = {}
 
     def _measure(self) -> coverage.Coverage:
         include = [str(self._root / path) for path in self._paths]
@@ -160,15 +165,29 @@ class Host:
             if not tests:
                 verdicts[index] = Verdict.UNREACHED
                 continue
-            chosen = [items[each] for each in tests]
-            limits = [max(self.seconds_min, PATIENCE * baseline.seconds[each]) for each in tests]
-            tasks.append(Task(index, _Trial(self, change.run, chosen, limits), sum(limits)))
+            tasks.append(self._task(index, change.run, tests, items, baseline))
         gc.collect()
         gc.freeze()
+        self._check_rebinding(items, baseline)
         for done, (index, verdict) in enumerate(run_surely(tasks, self._jobs, self._after), start=1):
             verdicts[index] = verdict
             _say(done, len(tasks), self._mutants[index], verdict)
         return verdicts
+
+    def _task(
+        self, key: K, change: Callable[[], None], tests: Sequence[str], items: dict[str, pytest.Item], of: Baseline
+    ) -> Task[K]:
+        limits = [max(self.seconds_min, PATIENCE * of.seconds[each]) for each in tests]
+        return Task(key, _Trial(self, change, [items[each] for each in tests], limits), sum(limits))
+
+    def _check_rebinding(self, items: dict[str, pytest.Item], baseline: Baseline) -> None:
+        """The statements that run again have to survive that, without a change."""
+        for path, found in self._rebindings.items():
+            runs = [partial(each.run_unchanged, module_of(path)) for each in found]
+            tests = tests_of(path, {line for each in found for line in each.lines}, baseline, CONTROL_S)
+            control = self._task(path, partial(_run_all, runs), tests, items, baseline)
+            if tests and [*run_forks([control], 1, self._after)] != [(path, Verdict.SURVIVED)]:
+                raise RuntimeError(f"The statements of {path} run again without a change, and its tests fail.")
 
     def _change(self, mutant: Mutant, imported: Sequence[int]) -> _Change | None:
         """How the loaded module becomes that of the mutant; None if it has to be imported."""
@@ -179,7 +198,10 @@ class Host:
             return _Change(partial(_exchange, functions), range(first, last + 1))
         path = self._root / mutant.path
         rebinding = rebinding_of(path.read_text(), mutant.source, str(path), imported)
-        return rebinding and _Change(partial(rebinding.run, module_of(mutant.path)), rebinding.lines)
+        if rebinding is None:
+            return None
+        self._rebindings.setdefault(mutant.path, []).append(rebinding)
+        return _Change(partial(rebinding.run, module_of(mutant.path)), rebinding.lines)
 
     def passes(self, items: Sequence[pytest.Item], seconds_max: Sequence[float]) -> int:
         """Run tests until one fails. One that takes longer than it may ends this process."""
@@ -229,10 +251,15 @@ def is_taken(item: pytest.Item, *, with_postgres: bool) -> bool:
     return "postgres" not in item.nodeid and not any("postgres" in name for name in names)
 
 
-def tests_of(path: str, lines: Collection[int], baseline: Baseline) -> list[str]:
+def _run_all(runs: Iterable[Callable[[], None]]) -> None:
+    for run in runs:
+        run()
+
+
+def tests_of(path: str, lines: Collection[int], baseline: Baseline, budget_s: float = BUDGET_S) -> list[str]:
     """The quickest tests that reach lines of a file, the quickest first."""
     tests = {test for line, those in baseline.reached[path].items() if line in lines for test in those}
-    return quickest(tests, baseline.seconds)
+    return quickest(tests, baseline.seconds, budget_s)
 
 
 def quickest(tests: Iterable[str], seconds: Mapping[str, float], budget_s: float = BUDGET_S) -> list[str]:

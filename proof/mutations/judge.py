@@ -15,15 +15,23 @@ from typing import NamedTuple
 import pytest
 
 from proof.mutations.forks import KILLED, Task, Verdict, nothing, run_forks, run_surely
-from proof.mutations.host import BUDGET_S, PATIENCE, SECONDS_MIN, Baseline, Host, Judged, pytest_options, quickest
+from proof.mutations.host import (
+    BUDGET_S,
+    CONTROL_S,
+    PATIENCE,
+    SECONDS_MIN,
+    Baseline,
+    Host,
+    Judged,
+    pytest_options,
+    quickest,
+)
 from proof.mutations.imported import ImportedTrial, load_others
 from proof.mutations.mutants import Mutant, mutants_of
 from proof.mutations.postgres import drop_databases, shared_postgres
 from proof.mutations.rooms import MutatedRoom
 
 HOUR_S = 3_600.0
-# What the tests of a file without a change may take, to know that importing it in place of itself harms nothing.
-CONTROL_S = 5.0
 # Importing the project, and collecting.
 IMPORT_SECONDS_MAX = 60.0
 

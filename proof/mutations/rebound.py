@@ -23,11 +23,16 @@ class Rebinding(NamedTuple):
     """What runs again in a loaded module."""
 
     code: CodeType
+    unchanged: CodeType  # the same statements, of the file
     lines: frozenset[int]  # of the functions that use the values, while they run
 
     def run(self, module: str) -> None:
         """Whatever the mutant raises comes through."""
         exec(self.code, vars(sys.modules[module]))
+
+    def run_unchanged(self, module: str) -> None:
+        """This must change nothing."""
+        exec(self.unchanged, vars(sys.modules[module]))
 
 
 def rebinding_of(old: str, new: str, path: str, imported: Collection[int]) -> Rebinding | None:
@@ -44,9 +49,13 @@ def rebinding_of(old: str, new: str, path: str, imported: Collection[int]) -> Re
     walk = _Walk(frozenset(imported), changed[0])
     if not all(walk.takes(at, each) for at, each in enumerate(after)):
         return None
-    module = ast.Module([after[at] for at in walk.again], [])
+    code, unchanged = (_compiled([of[at] for at in walk.again], path) for of in (after, before))
+    return Rebinding(code, unchanged, frozenset(walk.lines()))
+
+
+def _compiled(statements: list[ast.stmt], path: str) -> CodeType:
     flags = __future__.annotations.compiler_flag
-    return Rebinding(compile(module, path, "exec", flags, dont_inherit=True), frozenset(walk.lines()))
+    return compile(ast.Module(statements, []), path, "exec", flags, dont_inherit=True)
 
 
 @dataclass
