@@ -55,7 +55,8 @@ def rebinding_of(old: str, new: str, path: str, imported: Collection[int]) -> Re
 
 def _compiled(statements: list[ast.stmt], path: str) -> CodeType:
     flags = __future__.annotations.compiler_flag
-    return compile(ast.Module(statements, []), path, "exec", flags, dont_inherit=True)
+    code: CodeType = compile(ast.Module(statements, []), path, "exec", flags, dont_inherit=True)
+    return code
 
 
 @dataclass
