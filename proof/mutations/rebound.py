@@ -11,7 +11,7 @@ import __future__
 
 import ast
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import NamedTuple
@@ -47,9 +47,9 @@ def rebinding_of(old: str, new: str, path: str, imported: Collection[int]) -> Re
     if len(changed) != 1 or not isinstance(after[changed[0]], ast.Assign | ast.AnnAssign | ast.FunctionDef):
         return None
     walk = _Walk(frozenset(imported), changed[0])
-    if not all(walk.takes(at, each) for at, each in enumerate(after)):
+    if not walk.takes_all(after):
         return None
-    code, unchanged = (_compiled([of[at] for at in walk.again], path) for of in (after, before))
+    code, unchanged = (_compiled([of[at] for at in sorted(walk.again)], path) for of in (after, before))
     return Rebinding(code, unchanged, frozenset(walk.lines()))
 
 
@@ -61,19 +61,27 @@ def _compiled(statements: list[ast.stmt], path: str) -> CodeType:
 
 @dataclass
 class _Walk:
-    """Goes through the statements of a module, from the first to the last."""
+    """Goes through the statements of a module until no further name is found that the change reaches."""
 
     imported: frozenset[int]
     changed: int
 
     def __post_init__(self) -> None:
-        self.again: list[int] = []
+        self.again: set[int] = set()
         self._values: set[str] = set()  # names with another value
         self._callers: set[str] = set()  # functions and classes that use these, or other callers
-        self._users: list[_Function] = []
+        self._users: dict[int, _Function] = {}
 
-    def takes(self, at: int, statement: ast.stmt) -> bool:
-        """Whether the statement can stay as it is, or run again."""
+    def takes_all(self, statements: Sequence[ast.stmt]) -> bool:
+        """Whether each statement can stay as it is, or run again. A function may use what stands below it."""
+        known = -1
+        while known < len(self._values | self._callers):
+            known = len(self._values | self._callers)
+            if not all(self._takes(at, each) for at, each in enumerate(statements)):
+                return False
+        return True
+
+    def _takes(self, at: int, statement: ast.stmt) -> bool:
         if at != self.changed and not self._uses(statement):
             return True
         match statement:
@@ -83,31 +91,33 @@ class _Walk:
                 return self._takes_user(statement, is_private=statement.name.startswith("_"))
             case ast.ClassDef():
                 return self._takes_class(statement)
+            case _ if at < self.changed:
+                return True  # it has run before
             case ast.Assign() | ast.AnnAssign():
-                self.again.append(at)
+                self.again.add(at)
                 names = _names_in(*(statement.targets if isinstance(statement, ast.Assign) else [statement.target]))
                 self._values |= names
                 return all(each.startswith("_") for each in names)
             case ast.Assert():
-                self.again.append(at)
+                self.again.add(at)
                 return True
         return False
 
     def lines(self) -> Iterator[int]:
-        for each in self._users:
+        for each in self._users.values():
             yield from _body(each)
 
     def _takes_changed(self, at: int, function: _Function) -> bool:
-        self.again.append(at)
+        self.again.add(at)
         self._values.add(function.name)
-        self._users.append(function)
+        self._users[function.lineno] = function
         return function.name.startswith("_") and not function.decorator_list
 
     def _takes_user(self, function: _Function, *, is_private: bool) -> bool:
         """A function that finds the values when it runs. Nobody else may have what it has computed before."""
         self._callers.add(function.name)
         if self._values & _names_in(*function.body):
-            self._users.append(function)
+            self._users[function.lineno] = function
         is_early = not self.imported.isdisjoint(_body(function))
         return (is_private or not is_early) and not self._uses(function.args, *function.decorator_list)
 
