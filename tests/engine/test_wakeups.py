@@ -57,6 +57,22 @@ async def test_a_look_that_a_ring_overtook_says_nothing() -> None:
     assert not wakeups.is_known_empty(SEAT, A)
 
 
+async def test_a_group_has_room_for_so_many_polls_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("popserver.engine.wakeups.PARKED_PER_TOPIC_AND_GROUP_MAX", 2)
+    wakeups = Wakeups(ManualClock())
+    polls: list[asyncio.Task[object]] = []
+    for _ in range(2):
+        assert wakeups.has_capacity(SEAT)
+        polls.append(asyncio.create_task(wakeups.park(SEAT, wakeups.wake_number(1), 2**62)))
+        await until(lambda: wakeups.parked == len(polls))
+    assert not wakeups.has_capacity(SEAT)
+    assert wakeups.has_capacity(PollKey(2, 1))
+    for each in polls:
+        each.cancel()
+    await asyncio.gather(*polls, return_exceptions=True)
+    assert wakeups.has_capacity(SEAT)
+
+
 async def test_nothing_is_left_of_polls_that_have_gone() -> None:
     clock = ManualClock()
     wakeups = Wakeups(clock)
