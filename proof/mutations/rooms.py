@@ -137,7 +137,6 @@ ROOMS: dict[str, MutatedRoom] = {
             "tests/pulling/test_send_back_dead_letters.py",
             "tests/bulk/test_attempts.py",
             "tests/catalog/test_topics_and_groups.py",
-            "tests/metrics/test_store.py",
             "tests/receiving/test_open_transaction.py",
             "tests/sql/test_open_transaction.py",
         ),
