@@ -73,7 +73,12 @@ class ImportedTrial:
         sys.meta_path.insert(0, _Finder(module_of(self.mutant.path), self.root / self.mutant.path, self.mutant.source))
         files = dict.fromkeys(each.partition("::")[0] for each in self.tests)
         code = pytest.main([*pytest_options, "-x", *self.options, *files], plugins=[Chosen(self.tests)])
-        ends = {pytest.ExitCode.OK: PASSED, pytest.ExitCode.TESTS_FAILED: FAILED, pytest.ExitCode.INTERRUPTED: BROKEN}
+        ends = {
+            pytest.ExitCode.OK: PASSED,
+            pytest.ExitCode.TESTS_FAILED: FAILED,
+            pytest.ExitCode.INTERRUPTED: BROKEN,
+            pytest.ExitCode.USAGE_ERROR: BROKEN,  # a conftest.py cannot be imported; the control could
+        }
         return ends.get(pytest.ExitCode(code), DIED)
 
 
