@@ -159,6 +159,42 @@ class PushReceive(Receive):
 
 
 @dataclass(frozen=True, slots=True)
+class LiteReceive(Receive):
+    """A receive of a client that has subscribed to lite topics; its sends are `OrderedSend`, by lite topic."""
+
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LiteSync(Call):
+    """A client subscribes to lite topics, or unsubscribes."""
+
+    group: str
+    client: str
+    names: tuple[str, ...]
+    adds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Consume(Call):
+    """A client's listener works on a message."""
+
+    group: str
+    message_id: str
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBatch(Call):
+    """What the listener of a group's member gets of a queue; OK if it has ended."""
+
+    group: str
+    queue: int
+    client: str
+    messages: tuple[Pulled, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SignOfLife(Call):
     """The server has heard of the client."""
 

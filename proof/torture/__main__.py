@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from proof.history.scenes import Scene
+from proof.torture.client_processes import kinds_there
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
 from proof.torture.spark_process import spark_is_there
@@ -75,7 +76,9 @@ class Run:
         first = random.SystemRandom().randrange(1 << 32) if self._options.seed is None else self._options.seed
         while self.goes_on():
             options = self._options
-            plan = Plan.of(first + self._rounds, options.database, options.scene, options.accidents, options.scenes)
+            plan = Plan.of(
+                first + self._rounds, options.database, options.scene, options.accidents, options.scenes, kinds_there()
+            )
             self._rounds += 1
             if not await self._round(plan, postgres):
                 return 1

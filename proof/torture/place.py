@@ -46,7 +46,7 @@ class Place:
     servers: list[ServerProcess]
     postgres: PostgresServer | None = None
     proxies: list[FaultyProxy] = field(default_factory=list)
-    program: ClientProcess | None = None
+    programs: list[ClientProcess] = field(default_factory=list)
     spark: SparkProcess | None = None
     is_planted: bool = False  # servers run under a command that plants a fault
 
@@ -57,16 +57,23 @@ class Place:
 
 @asynccontextmanager
 async def open_place(
-    layout: Layout, folder: Path, postgres: PostgresServer | None, *, with_proxies: bool, under: Sequence[str] = ()
+    layout: Layout,
+    folder: Path,
+    postgres: PostgresServer | None,
+    *,
+    with_proxies: bool,
+    under: Sequence[str] = (),
+    more: Sequence[str] = (),
 ) -> AsyncIterator[Place]:
-    """A new database in the folder, or on this Postgres; all is gone afterwards."""
+    """A new database in the folder, or on this Postgres; all is gone afterwards. `more`: options of the servers."""
     async with AsyncExitStack() as stack:
         if layout.on_postgres:
             assert postgres is not None, "this layout needs a Postgres"
             url = stack.enter_context(fresh_database(postgres))
         else:
             url = f"sqlite:///{folder / 'torture.db'}"
-        servers = [await stack.enter_async_context(served(url, *OPTIONS, under=under)) for _ in range(layout.servers)]
+        options = (*OPTIONS, *more)
+        servers = [await stack.enter_async_context(served(url, *options, under=under)) for _ in range(layout.servers)]
         place = Place(url, servers, postgres if layout.on_postgres else None, is_planted=bool(under))
         if with_proxies:
             place.proxies = [await stack.enter_async_context(FaultyProxy(each.endpoint)) for each in servers]

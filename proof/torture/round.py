@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from popserver.transport.listen import Engine
 from proof.history.events import HalfSend, Pull, Quiet, SunkBatch
 from proof.history.lines import write_history
 from proof.history.scenes import Scene, judge
-from proof.torture.accidents import Accidents
-from proof.torture.client_processes import KINDS, SCENES, ClientProcess, with_ids
+from proof.torture.accidents import Accidents, kill_client
+from proof.torture.client_processes import AT_ONCE, KINDS, SIMPLE, ClientProcess, with_ids
 from proof.torture.loads import TOPIC, SceneLoad
 from proof.torture.place import LAYOUTS, Layout, Place, open_place
 from proof.torture.spark_process import Moment, SparkProcess
@@ -27,8 +29,10 @@ from tests.support.workload import now_ms
 # How many calls succeed between two accidents, so that each accident meets a load, also on a busy machine.
 CALLS_BETWEEN = (4, 60)
 GOES_ON_WITHIN_S = 60.0
-# How often each scene is chosen, against once; programs of other clients join this one.
+# How often each scene is chosen, against once.
 SHARES = {Scene.PLAIN: 3}
+ENGINES: tuple[Engine, ...] = ("builtin", "builtin", "builtin", "grpcio")
+CLIENT_SHARES = (0.5, 0.5, 0.8)
 # How many accidents meet a Spark at work; the others may come while it starts.
 SPARK_WORKS = 0.5
 SPARK_ACCIDENTS_MAX = 10  # a start of Spark takes as long as ten other accidents
@@ -46,7 +50,9 @@ class Plan:
     with_proxies: bool
     accidents: int
     calls: tuple[int, int] = CALLS_BETWEEN
-    with_program: bool = False
+    programs: tuple[str, ...] = ()  # kinds of programs beside the load, one after the other
+    client_share: float = 0.5  # of the accidents, in which a program is killed, if there are programs
+    engine: Engine = "builtin"  # of the servers
     spark_mode: str = "queue"  # of the source, in the scene of Spark
 
     @classmethod
@@ -57,25 +63,41 @@ class Plan:
         scene: str | None = None,
         accidents: int = 20,
         scenes: Sequence[Scene] = tuple(Scene),
+        kinds: Collection[str] | None = None,
     ) -> Plan:
-        """`scenes`: those to choose from, if none is named."""
+        """`scenes`: those to choose from, if none is named. `kinds`: of programs, those that there are; None: all."""
         chance = random.Random(f"plan {seed}")
         any_layout = chance.choice(list(LAYOUTS.values()))
         (any_scene,) = chance.choices(scenes, [SHARES.get(each, 1) for each in scenes])
         layout = LAYOUTS[database] if database else any_layout
         of = Scene(scene) if scene else any_scene
-        with_proxies, with_program = chance.random() < 0.5, chance.random() < 0.5 and of in SCENES
-        mode = chance.choice(SPARK_MODES)
+        with_proxies = chance.random() < 0.5
+        programs = _programs(chance, [each for each in KINDS.get(of, ()) if kinds is None or each in kinds])
+        mode, engine, client_share = chance.choice(SPARK_MODES), chance.choice(ENGINES), chance.choice(CLIENT_SHARES)
         if of is Scene.SPARK:
             accidents = min(accidents, SPARK_ACCIDENTS_MAX)
-        return cls(seed, layout, of, with_proxies, accidents, with_program=with_program, spark_mode=mode)
+        return cls(
+            seed, layout, of, with_proxies, accidents, programs=programs, client_share=client_share, engine=engine,
+            spark_mode=mode,
+        )  # fmt: skip
 
     def __str__(self) -> str:
         scene = f"spark, mode {self.spark_mode}," if self.scene is Scene.SPARK else self.scene
         return (
             f"seed {self.seed}: {scene} on {self.layout.name}{' by proxies' if self.with_proxies else ''}"
-            f"{', with programs' if self.with_program else ''}"
+            f"{' by grpcio' if self.engine == 'grpcio' else ''}"
+            f"{', with programs ' + ' and '.join(self.programs) if self.programs else ''}"
         )
+
+
+def _programs(chance: random.Random, kinds: Sequence[str]) -> tuple[str, ...]:
+    """None in one of three rounds. Two kinds take turns, if both receive message by message; a group of other
+    consumers has one kind."""
+    if not kinds or chance.random() < 1 / 3:
+        return ()
+    simple = [each for each in kinds if each in SIMPLE]
+    kind = chance.choice(kinds)
+    return tuple(chance.sample(simple, min(2, len(simple)))) if kind in SIMPLE else (kind,)
 
 
 @dataclass
@@ -100,12 +122,19 @@ async def run_round(
     """
     chance = random.Random(plan.seed)
     known_deadlocks = len(postgres.deadlocks()) if postgres else 0
-    async with open_place(plan.layout, folder, postgres, with_proxies=plan.with_proxies, under=under) as place:
+    more = ("--grpc-engine", "grpcio") if plan.engine == "grpcio" else ()
+    async with open_place(
+        plan.layout, folder, postgres, with_proxies=plan.with_proxies, under=under, more=more
+    ) as place:
         load = SceneLoad(plan.scene, plan.seed)
         await load.prepare(place.servers[0].endpoint)
-        if plan.with_program:
-            kinds = KINDS if chance.random() < 0.5 else KINDS[::-1]
-            place.program = ClientProcess(load.history, plan.scene, place.endpoints[0], TOPIC, kinds)
+        place.programs = [
+            ClientProcess(
+                load.history, plan.scene, place.endpoints[number % len(place.endpoints)], TOPIC, plan.programs,
+                folder / "programs", number=number, under=under,
+            )
+            for number in range(AT_ONCE.get(plan.programs[0], 1) if plan.programs else 0)
+        ]  # fmt: skip
         if plan.scene is Scene.SPARK:
             place.spark = SparkProcess(load.history, plan.spark_mode, place.endpoints, TOPIC, folder / "spark", under)
         accidents = Accidents(place, chance, load.history)
@@ -127,25 +156,30 @@ async def run_round(
     if postgres:
         violations += [Violation("deadlock", line) for line in postgres.deadlocks()[known_deadlocks:]]
     violations += [Violation("error", line) for server in place.servers for line in server.mistakes]
-    return RoundResult(accidents.counts + counted(load.history), violations)
+    counts = accidents.counts + counted(load.history)
+    counts["rounds_on_grpcio"] = int(plan.engine == "grpcio")
+    return RoundResult(counts, violations)
 
 
 async def _work(load: SceneLoad, place: Place, accidents: Accidents, plan: Plan, chance: random.Random) -> None:
     working = asyncio.create_task(load.run(*place.endpoints))
-    if place.program:
-        await place.program.start()
+    for program in place.programs:
+        await program.start()
+    kills = (
+        chance.sample(range(plan.accidents), math.ceil(plan.accidents * plan.client_share)) if place.programs else ()
+    )
     if place.spark:
         await place.spark.start()
     try:
-        for _ in range(plan.accidents):
+        for number in range(plan.accidents):
             await _calls_succeed(load, working, chance.randint(*plan.calls))
             if place.spark and chance.random() < SPARK_WORKS:
                 await place.spark.reach(Moment.SUNK)
-            await accidents.happen()
+            await accidents.happen(kill_client if number in kills else None)
     finally:
         load.stop()
-        if place.program:
-            await place.program.kill()
+        for program in place.programs:
+            await program.kill()
         await working
 
 

@@ -18,9 +18,11 @@ from proof.history.events import (
     ReadOffset,
 )
 from proof.history.scenes import Scene
-from proof.torture.client_processes import GROUP, SCENES, calls_of, with_ids
+from proof.torture.client_processes import GROUP, KINDS, TOOLS, calls_of, kinds_there, with_ids
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
+from proof.totals import FAULT
+from tests.support.built_programs import do_without
 from tests.support.checker import Ack, Call, Delivered, Final, History, Outcome, Receive, Send, Stored
 from tests.support.postgres import PostgresServer, postgres_server
 
@@ -47,18 +49,26 @@ async def test_a_round_with_two_servers(tmp_path: Path) -> None:
     assert result.violations == []
 
 
-# CI has one scene; the others run for minutes.
+# Each kind in the scene that asks most of it; the others run for minutes.
+QUICK = {("java", Scene.TRANSACTIONS), ("go", Scene.FIFO), ("push", Scene.FIFO), ("member", Scene.QUEUES)} | {
+    ("popclient", Scene.TRANSACTIONS), ("official", Scene.DELAY), ("lite", Scene.LITE),
+}  # fmt: skip
+PROGRAMS = [(kind, scene) for scene, kinds in KINDS.items() for kind in dict.fromkeys(kinds)]
+
+
 @pytest.mark.parametrize(
-    "scene",
-    [pytest.param(each, marks=pytest.mark.full if each is Scene.TRANSACTIONS else pytest.mark.slow) for each in SCENES],
+    ("kind", "scene"),
+    [pytest.param(*each, marks=pytest.mark.full if each in QUICK else pytest.mark.slow) for each in PROGRAMS],
 )
 @pytest.mark.timeout(540)
-async def test_a_round_with_programs(tmp_path: Path, scene: Scene) -> None:
-    """popclient and the official Python client, killed and stopped."""
-    plan = Plan(2, LAYOUTS["sqlite"], scene, with_proxies=False, accidents=3, with_program=True)
+async def test_a_round_with_programs(tmp_path: Path, kind: str, scene: Scene) -> None:
+    """A program of each kind in each of its scenes, killed and started again."""
+    if kind not in kinds_there():
+        do_without(f"{kind}: a tool of {TOOLS[kind]} is missing")
+    plan = Plan(2, LAYOUTS["sqlite"], scene, with_proxies=False, accidents=3, programs=(kind,))
     result = await run_round(plan, tmp_path)
     assert result.violations == []
-    assert result.counts["client_kills"] == 2
+    assert result.counts[f"{FAULT}kill client {kind}"] >= 2
 
 
 @pytest.mark.parametrize(
