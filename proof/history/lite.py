@@ -1,4 +1,4 @@
-"""Lite topics (I2): a message of one reaches only clients that subscribe to it. Its order is that of a message group."""
+"""Lite topics (I2): a message of one reaches only clients that subscribe to it; its order is a message group's."""
 
 from __future__ import annotations
 

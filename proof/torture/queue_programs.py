@@ -17,6 +17,7 @@ from popclient import (
     PullConsumer,
     QueuePushConsumer,
 )
+from popclient._consume.context import CONSUME_START_TIME
 from popclient._progress.remote import RemoteOffsetStore
 from popclient._queue_push import core
 from proof.torture.program_clients import TIMEOUT_S
@@ -119,9 +120,13 @@ def say_commits(lines: Lines) -> None:
         lines.unconfirmed("CommitOffset", queue=queue.queue_id, offset=offset)
         update_offset(store, queue, offset, increase_only)
 
-    RemoteOffsetStore.update_offset = said  # type: ignore[method-assign]
+    RemoteOffsetStore.update_offset = said  # type: ignore[method-assign, assignment]
 
 
 def places_of(messages: Sequence[MessageView]) -> list[tuple[int, str, str]]:
-    """Offset, message id and digest of each."""
-    return [(each.queue_offset, each.message_id, digest(each.body, dict(each.properties))) for each in messages]
+    """Offset, message id and digest of each, without the property that a member adds."""
+    places = []
+    for each in messages:
+        sent = {name: value for name, value in each.properties.items() if name != CONSUME_START_TIME}
+        places.append((each.queue_offset, each.message_id, digest(each.body, sent)))
+    return places

@@ -9,16 +9,20 @@ import pytest
 
 from proof.history.events import (
     CommitOffset,
+    Consume,
     DelayedSend,
     EndTransaction,
     HalfSend,
+    LiteReceive,
+    LiteSync,
     OrderedSend,
     Pull,
     Pulled,
+    QueueBatch,
     ReadOffset,
 )
 from proof.history.scenes import Scene
-from proof.torture.client_processes import GROUP, KINDS, TOOLS, calls_of, kinds_there, with_ids
+from proof.torture.client_processes import GROUP, KINDS, SIMPLE, TOOLS, calls_of, kinds_there, with_ids
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
 from proof.totals import FAULT
@@ -89,6 +93,19 @@ async def test_a_round_with_programs(tmp_path: Path, kind: str, scene: Scene) ->
             {"call": "Poll", "pulls": [{"queue": 1, "offset": 3, "next_offset": 4, "messages": [[3, "m", "d"]]}]},
             Pull(OK, 1, 2, GROUP, 1, 3, 4, (Pulled(3, "m", "d"),)),
         ),
+        (
+            {"call": "Batch", "queue": 1, "client": "c", "messages": [[3, "m", "d"]]},
+            QueueBatch(OK, 1, 2, GROUP, 1, "c", (Pulled(3, "m", "d"),)),
+        ),
+        ({"call": "Consume", "message_id": "m", "client": "c"}, Consume(OK, 1, 2, GROUP, "m", "c")),
+        (
+            {"call": "LiteSync", "client": "c", "names": ["a"], "adds": True},
+            LiteSync(OK, 1, 2, GROUP, "c", ("a",), adds=True),
+        ),
+        (
+            {"call": "Receive", "client": "c", "held_ms": 9.0, "may_hide": False},
+            LiteReceive(OK, 1, 2, GROUP, 9.0, (), "c"),
+        ),
     ],
 )
 def test_what_programs_say(said: dict[str, Any], call: Call) -> None:
@@ -113,5 +130,19 @@ def test_a_half_message_of_a_killed_program_gets_its_id() -> None:
 
 def test_the_seed_decides() -> None:
     assert Plan.of(5) == Plan.of(5)
-    assert {Plan.of(seed).layout.name for seed in range(40)} == set(LAYOUTS)
+    plans = [Plan.of(seed) for seed in range(400)]
+    assert {plan.layout.name for plan in plans} == set(LAYOUTS)
+    assert {kind for plan in plans for kind in plan.programs} == {kind for kinds in KINDS.values() for kind in kinds}
+    assert 60 < sum(plan.engine == "grpcio" for plan in plans) < 140
     assert Plan.of(5, "two").layout is LAYOUTS["two"]
+
+
+def test_kinds_of_a_group_do_not_mix() -> None:
+    """A pull of all queues beside members that share them would be a fault of the test."""
+    for plan in map(Plan.of, range(400)):
+        assert len(plan.programs) < 2 or set(plan.programs) <= set(SIMPLE), plan
+
+
+def test_without_a_tool_its_program_is_left_out() -> None:
+    for seed in range(100):
+        assert "java" not in Plan.of(seed, kinds=set(SIMPLE) - {"java"}).programs
