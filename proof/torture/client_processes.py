@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import random
 import shutil
 import signal
 import sys
@@ -30,6 +31,7 @@ from proof.history.events import (
 )
 from proof.history.scenes import Scene
 from proof.torture import client_program
+from proof.torture.lite import some_lite_topics
 from proof.torture.program_clients import RECEIVE_MAX
 from tests.interop.programs import program_of
 from tests.support.checker import Ack, Call, Delivered, Final, History, Outcome, Receive, Send
@@ -40,19 +42,21 @@ GROUP = "programs"
 # What the program of an official client is built with.
 TOOLS = {"java": ("java", "javac", "mvn"), "go": ("go",)}
 SIMPLE = ("popclient", "official", "java", "go")
+PUSH = ("push", "java push", "go push")
+LITE = ("lite push", "java lite", "go lite")
 # Which programs work beside the load of a scene: not where dead letters are sent back, and not beside Spark. The
-# official clients of Java and Go cannot read whole queues, and have no simple consumer of lite topics. No push consumer
-# is where time or transactions are judged, because they do the same as elsewhere.
+# official clients of Java and Go cannot read whole queues, and of lite topics they have push consumers alone. No push
+# consumer is where time or transactions are judged, because they do the same as elsewhere.
 KINDS = {
-    Scene.PLAIN: (*SIMPLE, "push"),
-    Scene.FIFO: (*SIMPLE, "push", "push"),
+    Scene.PLAIN: (*SIMPLE, *PUSH),
+    Scene.FIFO: (*SIMPLE, *PUSH),
     Scene.DELAY: SIMPLE,
     Scene.TRANSACTIONS: SIMPLE,
     Scene.QUEUES: ("pull", "member"),
-    Scene.LITE: ("lite", "lite push"),
+    Scene.LITE: ("lite", *LITE),
 }
-# How many work at once, if not one: they take over what belongs to the one that is killed.
-AT_ONCE = {"push": 2, "member": 2}
+# Two work at once where only these do: one takes over what belonged to the one that is killed. A JVM is too heavy.
+TOGETHER = {"push", "go push", "member"}
 LINE_BYTES_MAX = 1 << 20
 
 Times = tuple[Outcome, float, float]
@@ -60,8 +64,13 @@ Times = tuple[Outcome, float, float]
 
 def kinds_there() -> set[str]:
     """Of the programs that this machine can run."""
-    missing = {kind for kind, tools in TOOLS.items() if not all(map(shutil.which, tools))}
-    return {kind for kinds in KINDS.values() for kind in kinds} - missing
+    missing = {language for language, tools in TOOLS.items() if not all(map(shutil.which, tools))}
+    return {kind for kinds in KINDS.values() for kind in kinds if language_of(kind) not in missing}
+
+
+def language_of(kind: str) -> str:
+    """A key of TOOLS, or something else for a program in Python."""
+    return kind.partition(" ")[0]
 
 
 class ClientProcess:
@@ -101,7 +110,9 @@ class ClientProcess:
         self._starts += 1
         self.has_worked = False
         name = f"{self.kind}-{self._number}-{self._starts}"
-        words = (self._scene, self._endpoint, self._topic, GROUP, name)
+        words = [self._scene, self._endpoint, self._topic, GROUP, name]
+        if self._scene is Scene.LITE:
+            words += some_lite_topics(random.Random(name))
         self._folder.mkdir(exist_ok=True)
         command = await asyncio.to_thread(self._command)
         with (self._folder / "log").open("ab") as log:
@@ -114,8 +125,8 @@ class ClientProcess:
 
     def _command(self) -> list[str]:
         """Without its words. It may be built first."""
-        if self.kind in TOOLS:
-            return program_of(self.kind, self._folder)
+        if language_of(self.kind) in TOOLS:
+            return [*program_of(language_of(self.kind), self._folder), self.kind]
         return [*(self._under or (sys.executable, "-m")), client_program.__name__, self.kind]
 
     async def kill(self) -> None:

@@ -1,6 +1,7 @@
-"""A client that can be killed: python -m proof.torture.client_program KIND SCENE ENDPOINT TOPIC GROUP NAME.
+"""A client that can be killed: python -m proof.torture.client_program KIND SCENE ENDPOINT TOPIC GROUP NAME …
 
-It sends and consumes without end, by popclient or by the official Python client; those of Java and Go are programs of
+In the scene of lite topics the last words name those that it gets. It sends and consumes without end, by popclient or
+by the official Python client; those of Java and Go are programs of
 their own (`tests/interop/java/WorkingClient.java`, `tests/interop/go/working.go`), which say and do the same. A JSON
 line on stdout says what is begun, another one how it ended; what has begun when the process is killed has an unknown
 outcome.
@@ -13,13 +14,13 @@ import random
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from popclient import ClientConfig, LitePushConsumer, Producer, PushConsumer
 from proof.history.scenes import Scene
-from proof.torture.lite import lite_topics_of, some_lite_topics
+from proof.torture.lite import lite_topics_of
 from proof.torture.program_clients import CLIENTS, TIMEOUT_S, Client, Got, LiteClient, PopProducer, Sending
 from proof.torture.program_lines import PAUSE_S, Lines, now_ms
 from proof.torture.push_ears import Ear
@@ -142,7 +143,8 @@ class PushProgram:
             time.sleep(BETWEEN_SENDS_S)
 
 
-def _open(kind: str, scene: Scene, endpoint: str, topic: str, group: str, name: str, lines: Lines) -> Program:
+def _open(kind: str, scene: Scene, words: Sequence[str], lines: Lines) -> Program:
+    endpoint, topic, group, name, *lite_topics = words
     config = ClientConfig(endpoint, request_timeout=TIMEOUT_S)
     match kind:
         case "pull":
@@ -156,11 +158,11 @@ def _open(kind: str, scene: Scene, endpoint: str, topic: str, group: str, name: 
         case "lite push":
             ear = Ear(lines, name, says_client=True)
             lite = LitePushConsumer(config, group, topic, ear.listen, interceptors=[ear], concurrency=4)
-            subscribe = partial(_subscribe, lite.subscribe_lite, lines, name)
+            subscribe = partial(_subscribe, lite.subscribe_lite, lite_topics, lines, name)
             return PushProgram(_sender(config, topic, lines, scene, name), subscribe)
         case "lite":
             client = LiteClient(endpoint, topic, group)
-            _subscribe(client.subscribe, lines, name)
+            _subscribe(client.subscribe, lite_topics, lines, name)
             return ReceivingProgram(client, lines, scene, name)
 
     def decide(message_id: str) -> bool:
@@ -176,20 +178,18 @@ def _sender(config: ClientConfig, topic: str, lines: Lines, scene: Scene, name: 
     return Sender(client, lines, scene, name)
 
 
-def _subscribe(subscribe: Callable[[list[str]], None], lines: Lines, name: str) -> None:
-    """To some lite topics, until the server knows it."""
-    names = some_lite_topics(random.Random(name))
+def _subscribe(subscribe: Callable[[list[str]], None], names: list[str], lines: Lines, name: str) -> None:
+    """Until the server knows it."""
     while not lines.call("LiteSync", partial(subscribe, names), client=name, names=names, adds=True):
         pass
 
 
 def main() -> None:
     kind, scene, *words = sys.argv[1:]
-    endpoint, topic, group, name = words
     program, lines = None, Lines()
     while program is None:
         try:
-            program = _open(kind, Scene(scene), endpoint, topic, group, name, lines)
+            program = _open(kind, Scene(scene), words, lines)
         except Exception:  # noqa: BLE001 - no server may be there yet
             time.sleep(PAUSE_S)
     program.run()

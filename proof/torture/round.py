@@ -15,7 +15,7 @@ from proof.history.events import HalfSend, Pull, Quiet, SunkBatch
 from proof.history.lines import write_history
 from proof.history.scenes import Scene, judge
 from proof.torture.accidents import Accidents, kill_client
-from proof.torture.client_processes import AT_ONCE, KINDS, SIMPLE, ClientProcess, with_ids
+from proof.torture.client_processes import KINDS, LITE, PUSH, SIMPLE, TOGETHER, ClientProcess, with_ids
 from proof.torture.loads import TOPIC, SceneLoad
 from proof.torture.place import LAYOUTS, Layout, Place, open_place
 from proof.torture.spark_process import Moment, SparkProcess
@@ -81,6 +81,11 @@ class Plan:
             spark_mode=mode,
         )  # fmt: skip
 
+    @property
+    def at_once(self) -> int:
+        """How many programs work at the same time."""
+        return 0 if not self.programs else 2 if TOGETHER.issuperset(self.programs) else 1
+
     def __str__(self) -> str:
         scene = f"spark, mode {self.spark_mode}," if self.scene is Scene.SPARK else self.scene
         return (
@@ -91,13 +96,13 @@ class Plan:
 
 
 def _programs(chance: random.Random, kinds: Sequence[str]) -> tuple[str, ...]:
-    """None in one of three rounds. Two kinds take turns, if both receive message by message; a group of other
-    consumers has one kind."""
+    """None in one of three rounds. Kinds of one family, which may share a group, take turns."""
     if not kinds or chance.random() < 1 / 3:
         return ()
-    simple = [each for each in kinds if each in SIMPLE]
     kind = chance.choice(kinds)
-    return tuple(chance.sample(simple, min(2, len(simple)))) if kind in SIMPLE else (kind,)
+    family = next((each for each in (SIMPLE, PUSH, LITE) if kind in each), ())
+    others = [each for each in family if each in kinds and each != kind]
+    return (kind, *chance.sample(others, min(1, len(others))))
 
 
 @dataclass
@@ -133,7 +138,7 @@ async def run_round(
                 load.history, plan.scene, place.endpoints[number % len(place.endpoints)], TOPIC, plan.programs,
                 folder / "programs", number=number, under=under,
             )
-            for number in range(AT_ONCE.get(plan.programs[0], 1) if plan.programs else 0)
+            for number in range(plan.at_once)
         ]  # fmt: skip
         if plan.scene is Scene.SPARK:
             place.spark = SparkProcess(load.history, plan.spark_mode, place.endpoints, TOPIC, folder / "spark", under)

@@ -22,7 +22,7 @@ from proof.history.events import (
     ReadOffset,
 )
 from proof.history.scenes import Scene
-from proof.torture.client_processes import GROUP, KINDS, SIMPLE, TOOLS, calls_of, kinds_there, with_ids
+from proof.torture.client_processes import GROUP, KINDS, LITE, PUSH, SIMPLE, calls_of, kinds_there, with_ids
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
 from proof.totals import FAULT
@@ -55,7 +55,8 @@ async def test_a_round_with_two_servers(tmp_path: Path) -> None:
 
 # Each kind in the scene that asks most of it; the others run for minutes.
 QUICK = {("java", Scene.TRANSACTIONS), ("go", Scene.FIFO), ("push", Scene.FIFO), ("member", Scene.QUEUES)} | {
-    ("popclient", Scene.TRANSACTIONS), ("official", Scene.DELAY), ("lite", Scene.LITE),
+    ("popclient", Scene.TRANSACTIONS), ("official", Scene.DELAY), ("lite", Scene.LITE), ("java push", Scene.FIFO),
+    ("go lite", Scene.LITE),
 }  # fmt: skip
 PROGRAMS = [(kind, scene) for scene, kinds in KINDS.items() for kind in dict.fromkeys(kinds)]
 
@@ -68,7 +69,7 @@ PROGRAMS = [(kind, scene) for scene, kinds in KINDS.items() for kind in dict.fro
 async def test_a_round_with_programs(tmp_path: Path, kind: str, scene: Scene) -> None:
     """A program of each kind in each of its scenes, killed and started again."""
     if kind not in kinds_there():
-        do_without(f"{kind}: a tool of {TOOLS[kind]} is missing")
+        do_without(f"{kind}: a tool is missing")
     plan = Plan(2, LAYOUTS["sqlite"], scene, with_proxies=False, accidents=3, programs=(kind,))
     result = await run_round(plan, tmp_path)
     assert result.violations == []
@@ -133,6 +134,7 @@ def test_the_seed_decides() -> None:
     plans = [Plan.of(seed) for seed in range(400)]
     assert {plan.layout.name for plan in plans} == set(LAYOUTS)
     assert {kind for plan in plans for kind in plan.programs} == {kind for kinds in KINDS.values() for kind in kinds}
+    assert {plan.at_once for plan in plans} == {0, 1, 2}
     assert 60 < sum(plan.engine == "grpcio" for plan in plans) < 140
     assert Plan.of(5, "two").layout is LAYOUTS["two"]
 
@@ -140,7 +142,7 @@ def test_the_seed_decides() -> None:
 def test_kinds_of_a_group_do_not_mix() -> None:
     """A pull of all queues beside members that share them would be a fault of the test."""
     for plan in map(Plan.of, range(400)):
-        assert len(plan.programs) < 2 or set(plan.programs) <= set(SIMPLE), plan
+        assert len(plan.programs) < 2 or any({*plan.programs} <= {*family} for family in (SIMPLE, PUSH, LITE)), plan
 
 
 def test_without_a_tool_its_program_is_left_out() -> None:

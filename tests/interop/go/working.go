@@ -1,7 +1,9 @@
-// The official Go client under torture: SCENE ENDPOINT TOPIC GROUP NAME.
+// The official Go client under torture: KIND SCENE ENDPOINT TOPIC GROUP NAME [LITE_TOPIC ...].
 //
-// It sends, receives and acks without end, until it is killed. What it says of each call, before and after it, is what
-// `proof/torture/client_program.py` says; so are its numbers.
+// It sends and consumes without end, until it is killed: by a simple consumer, or where the kind ends in `push` or
+// `lite` by a push consumer, of the whole topic or of lite topics. What it says of each call, before and after it, is
+// what `proof/torture/client_program.py` says; so are its numbers. A push consumer shows neither receives nor acks, so
+// each call of the listener is told as a receive, with another one that nobody has seen.
 package main
 
 import (
@@ -30,6 +32,8 @@ const (
 	receiveMax     = 8
 	messageGroups  = 2
 	dueWithinS     = 3
+	liteTopics     = 3
+	workOfListener = 5 * time.Millisecond
 	commitsOfWork  = 0.7
 	nobodyConfirms = "nobody confirms it"
 )
@@ -40,7 +44,7 @@ type worker struct {
 	scene, topic, name string
 	chance             *rand.Rand
 	producer           rmq.Producer
-	consumer           rmq.SimpleConsumer
+	consumer           rmq.SimpleConsumer // nil beside a push consumer
 }
 
 // Of the clock that Python calls monotonic.
@@ -69,7 +73,7 @@ func untilThere[C client](make func() (C, error)) C {
 }
 
 func work(words []string) {
-	scene, endpoint, topic, group, name := words[0], words[1], words[2], words[3], words[4]
+	kind, scene, endpoint, topic, group, name := words[0], words[1], words[2], words[3], words[4], words[5]
 	config := &rmq.Config{Endpoint: endpoint, ConsumerGroup: group, Credentials: &credentials.SessionCredentials{}}
 	options := []rmq.ProducerOption{rmq.WithTopics(topic)}
 	if scene == "transactions" {
@@ -77,15 +81,75 @@ func work(words []string) {
 	}
 	w := &worker{scene: scene, topic: topic, name: name, chance: rand.New(rand.NewSource(int64(crc32.ChecksumIEEE([]byte(name)))))}
 	w.producer = untilThere(func() (rmq.Producer, error) { return rmq.NewProducer(config, options...) })
-	w.consumer = untilThere(func() (rmq.SimpleConsumer, error) {
-		all := map[string]*rmq.FilterExpression{topic: rmq.SUB_ALL}
-		return rmq.NewSimpleConsumer(config, rmq.WithSimpleAwaitDuration(waitOfWork), rmq.WithSimpleSubscriptionExpressions(all))
-	})
+	all := map[string]*rmq.FilterExpression{topic: rmq.SUB_ALL}
+	listen := rmq.WithPushMessageListener(&rmq.FuncMessageListener{Consume: w.listen})
+	switch {
+	case strings.HasSuffix(kind, "push"):
+		untilThere(func() (rmq.PushConsumer, error) {
+			return rmq.NewPushConsumer(config, rmq.WithPushAwaitDuration(waitOfWork), rmq.WithPushSubscriptionExpressions(all), listen)
+		})
+	case strings.HasSuffix(kind, "lite"):
+		w.subscribe(untilThere(func() (rmq.LitePushConsumer, error) {
+			lite := rmq.NewLitePushConsumerConfig(topic, 30*time.Second)
+			return rmq.NewLitePushConsumer(config, lite, rmq.WithPushAwaitDuration(waitOfWork), listen)
+		}), words[6:])
+	default:
+		w.consumer = untilThere(func() (rmq.SimpleConsumer, error) {
+			return rmq.NewSimpleConsumer(config, rmq.WithSimpleAwaitDuration(waitOfWork), rmq.WithSimpleSubscriptionExpressions(all))
+		})
+	}
 	for number := 1; ; number++ {
 		for part := range 4 {
 			w.send(fmt.Sprintf("%s %d %d", name, number, part))
 		}
-		w.receive()
+		if w.consumer == nil {
+			time.Sleep(4 * pauseOfWork)
+		} else {
+			w.receive()
+		}
+	}
+}
+
+func (w *worker) subscribe(lite rmq.LitePushConsumer, names []string) {
+	for _, name := range names {
+		for isDone := false; !isDone; {
+			told := said{"names": []string{name}, "client": w.name, "adds": true}
+			call("LiteSync", told, func(map[string]any) error {
+				err := lite.SubscribeLite(name)
+				isDone = err == nil
+				return err
+			})
+		}
+	}
+}
+
+func (w *worker) listen(message *rmq.MessageView) rmq.ConsumerResult {
+	unconfirmed("Receive", w.received())
+	call("Receive", w.received(), func(end map[string]any) error {
+		end["deliveries"] = []said{delivery(message)}
+		return nil
+	})
+	time.Sleep(workOfListener)
+	unconfirmed("Ack", said{"message_id": message.GetMessageId(), "handle": message.GetReceiptHandle()})
+	return rmq.SUCCESS
+}
+
+// What a listener gets may be held by nobody any more.
+func (w *worker) received() said {
+	told := said{"held_ms": 0, "may_hide": false}
+	if w.consumer != nil {
+		told["held_ms"] = holdOfWork.Milliseconds()
+	}
+	if w.scene == "lite" {
+		told["client"] = w.name
+	}
+	return told
+}
+
+func delivery(message *rmq.MessageView) said {
+	return said{
+		"message_id": message.GetMessageId(), "digest": digestOf(message.GetBody(), message.GetProperties()),
+		"attempt": message.GetDeliveryAttempt(), "handle": message.GetReceiptHandle(),
 	}
 }
 
@@ -97,6 +161,10 @@ func (w *worker) send(body string) {
 		group := fmt.Sprintf("%s-group-%d", w.name, w.chance.Intn(messageGroups))
 		message.SetMessageGroup(group)
 		said["message_group"] = group
+	case "lite":
+		liteTopic := fmt.Sprintf("program-lite-%d", w.chance.Intn(liteTopics))
+		message.SetLiteTopic(liteTopic)
+		said["message_group"] = liteTopic
 	case "delay":
 		due := time.Unix(time.Now().Unix()+int64(w.chance.Intn(dueWithinS)), 0)
 		message.SetDelayTimestamp(due)
@@ -136,11 +204,9 @@ func (w *worker) sendHalf(message *rmq.Message, told said) {
 	})
 }
 
-// A call whose outcome nobody learns.
 func decide(half *rmq.MessageView) rmq.TransactionResolution {
 	commits := crc32.ChecksumIEEE([]byte(half.GetMessageId()))%2 == 0
-	number := begin("EndTransaction", said{"message_id": half.GetMessageId(), "commits": commits})
-	say(said{"number": number, "completed_ms": monotonicMs(), "error": nobodyConfirms})
+	unconfirmed("EndTransaction", said{"message_id": half.GetMessageId(), "commits": commits})
 	if commits {
 		return rmq.COMMIT
 	}
@@ -149,17 +215,14 @@ func decide(half *rmq.MessageView) rmq.TransactionResolution {
 
 func (w *worker) receive() {
 	var held []*rmq.MessageView
-	call("Receive", said{"held_ms": holdOfWork.Milliseconds(), "may_hide": false}, func(end map[string]any) error {
+	call("Receive", w.received(), func(end map[string]any) error {
 		views, err := w.consumer.Receive(context.Background(), receiveMax, holdOfWork)
 		if status, ok := rmq.AsErrRpcStatus(err); ok && status.GetCode() == messageNotFound {
 			err = nil // this client raises it for a poll that found nothing
 		}
 		deliveries := []said{}
 		for _, each := range views {
-			deliveries = append(deliveries, said{
-				"message_id": each.GetMessageId(), "digest": digestOf(each.GetBody(), each.GetProperties()),
-				"attempt": each.GetDeliveryAttempt(), "handle": each.GetReceiptHandle(),
-			})
+			deliveries = append(deliveries, delivery(each))
 		}
 		held, end["deliveries"] = views, deliveries
 		return err
@@ -198,6 +261,12 @@ func call(what string, told said, do func(map[string]any) error) {
 	if err != nil {
 		time.Sleep(pauseOfWork)
 	}
+}
+
+// A call whose outcome nobody learns.
+func unconfirmed(what string, told said) {
+	number := begin(what, told)
+	say(said{"number": number, "completed_ms": monotonicMs(), "error": nobodyConfirms})
 }
 
 func begin(what string, told said) int64 {

@@ -54,7 +54,7 @@ public final class OfficialClient {
 
     public static void main(String[] arguments) throws Exception {
         if (arguments.length > 0) {
-            new WorkingClient(arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]).run();
+            new WorkingClient(arguments).run();
         }
         var workers = Executors.newCachedThreadPool();
         var stdin = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));

@@ -19,7 +19,9 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.zip.CRC32;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
@@ -30,10 +32,12 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 import org.apache.rocketmq.client.java.message.MessageViewImpl;
 
 /**
- * The official Java client under torture: SCENE ENDPOINT TOPIC GROUP NAME.
+ * The official Java client under torture: KIND SCENE ENDPOINT TOPIC GROUP NAME [LITE_TOPIC ...].
  *
- * <p>It sends, receives and acks without end, until it is killed. What it says of each call, before and after it, is
- * what `proof/torture/client_program.py` says; so are its numbers.
+ * <p>It sends and consumes without end, until it is killed: by a simple consumer, or where the kind ends in `push` or
+ * `lite` by a push consumer, of the whole topic or of lite topics. What it says of each call, before and after it, is
+ * what `proof/torture/client_program.py` says; so are its numbers. A push consumer shows neither receives nor acks, so
+ * each call of the listener is told as a receive, with another one that nobody has seen.
  */
 final class WorkingClient {
     private static final Duration HOLD = Duration.ofSeconds(2);
@@ -43,6 +47,8 @@ final class WorkingClient {
     private static final int RECEIVE_MAX = 8;
     private static final int MESSAGE_GROUPS = 2;
     private static final int DUE_WITHIN_S = 3;
+    private static final int LITE_TOPICS = 3;
+    private static final long WORK_MS = 5;
     private static final double COMMITS = 0.7;
 
     private final ClientServiceProvider provider = ClientServiceProvider.loadService();
@@ -54,12 +60,15 @@ final class WorkingClient {
     private final String name;
     private final Random chance;
     private final Producer producer;
-    private final SimpleConsumer consumer;
+    private final SimpleConsumer consumer; // null beside a push consumer
 
-    WorkingClient(String scene, String endpoint, String topic, String group, String name) throws Exception {
-        this.scene = scene;
-        this.topic = topic;
-        this.name = name;
+    WorkingClient(String... words) throws Exception {
+        String kind = words[0];
+        String endpoint = words[2];
+        String group = words[4];
+        this.scene = words[1];
+        this.topic = words[3];
+        this.name = words[5];
         this.chance = new Random(name.hashCode());
         ClientConfiguration configuration = ClientConfiguration.newBuilder()
             .setEndpoints(endpoint).setRequestTimeout(TIMEOUT).enableSsl(false).build();
@@ -68,9 +77,73 @@ final class WorkingClient {
             builder.setTransactionChecker(half -> decide(half.getMessageId().toString()));
         }
         this.producer = untilThere(builder::build);
-        this.consumer = untilThere(() -> provider.newSimpleConsumerBuilder().setClientConfiguration(configuration)
-            .setConsumerGroup(group).setSubscriptionExpressions(Map.of(topic, new FilterExpression()))
-            .setAwaitDuration(WAIT).build());
+        Map<String, FilterExpression> all = Map.of(topic, new FilterExpression());
+        if (kind.endsWith("push")) {
+            untilThere(() -> provider.newPushConsumerBuilder().setClientConfiguration(configuration)
+                .setConsumerGroup(group).setSubscriptionExpressions(all).setMessageListener(this::listen).build());
+            this.consumer = null;
+        } else if (kind.endsWith("lite")) {
+            LitePushConsumer lite = untilThere(() -> provider.newLitePushConsumerBuilder()
+                .setClientConfiguration(configuration).setConsumerGroup(group).bindTopic(topic)
+                .setMessageListener(this::listen).build());
+            for (int at = 6; at < words.length; at++) {
+                subscribe(lite, words[at]);
+            }
+            this.consumer = null;
+        } else {
+            this.consumer = untilThere(() -> provider.newSimpleConsumerBuilder().setClientConfiguration(configuration)
+                .setConsumerGroup(group).setSubscriptionExpressions(all).setAwaitDuration(WAIT).build());
+        }
+    }
+
+    private void subscribe(LitePushConsumer lite, String liteTopic) throws InterruptedException {
+        JsonArray names = new JsonArray();
+        names.add(liteTopic);
+        List<String> done = new ArrayList<>();
+        while (done.isEmpty()) {
+            JsonObject said = new JsonObject();
+            said.add("names", names);
+            said.addProperty("client", name);
+            said.addProperty("adds", true);
+            call("LiteSync", said, end -> {
+                lite.subscribeLite(liteTopic);
+                done.add(liteTopic);
+            });
+        }
+    }
+
+    private ConsumeResult listen(MessageView message) {
+        try {
+            unconfirmed("Receive", received());
+            call("Receive", received(), end -> {
+                JsonArray deliveries = new JsonArray();
+                deliveries.add(delivery(message));
+                end.add("deliveries", deliveries);
+            });
+            Thread.sleep(WORK_MS);
+            unconfirmed("Ack", acked(message));
+        } catch (InterruptedException end) {
+            return ConsumeResult.FAILURE;
+        }
+        return ConsumeResult.SUCCESS;
+    }
+
+    /** What a listener gets may be held by nobody any more. */
+    private JsonObject received() {
+        JsonObject said = new JsonObject();
+        said.addProperty("held_ms", consumer == null ? 0 : HOLD.toMillis());
+        said.addProperty("may_hide", false);
+        if (scene.equals("lite")) {
+            said.addProperty("client", name);
+        }
+        return said;
+    }
+
+    private static JsonObject acked(MessageView message) {
+        JsonObject said = new JsonObject();
+        said.addProperty("message_id", message.getMessageId().toString());
+        said.addProperty("handle", handle(message));
+        return said;
     }
 
     /** No server may be there yet. */
@@ -89,7 +162,11 @@ final class WorkingClient {
             for (int part = 0; part < 4; part++) {
                 send(name + " " + number + " " + part);
             }
-            receive();
+            if (consumer == null) {
+                Thread.sleep(4 * PAUSE_MS);
+            } else {
+                receive();
+            }
         }
     }
 
@@ -103,6 +180,11 @@ final class WorkingClient {
                 String messageGroup = name + "-group-" + chance.nextInt(MESSAGE_GROUPS);
                 message.setMessageGroup(messageGroup);
                 said.addProperty("message_group", messageGroup);
+                break;
+            case "lite":
+                String liteTopic = "program-lite-" + chance.nextInt(LITE_TOPICS);
+                message.setLiteTopic(liteTopic);
+                said.addProperty("message_group", liteTopic);
                 break;
             case "delay":
                 long dueMs = (System.currentTimeMillis() / 1_000 + chance.nextInt(DUE_WITHIN_S)) * 1_000;
@@ -137,16 +219,11 @@ final class WorkingClient {
         }
     }
 
-    /** A call whose outcome nobody learns. */
     private TransactionResolution decide(String messageId) {
         CRC32 sum = new CRC32();
         sum.update(messageId.getBytes(StandardCharsets.UTF_8));
         boolean commits = sum.getValue() % 2 == 0;
-        JsonObject end = new JsonObject();
-        end.addProperty("number", begin("EndTransaction", decision(messageId, commits)));
-        end.addProperty("error", "nobody confirms it");
-        end.addProperty("completed_ms", nowMs());
-        say(end);
+        unconfirmed("EndTransaction", decision(messageId, commits));
         return commits ? TransactionResolution.COMMIT : TransactionResolution.ROLLBACK;
     }
 
@@ -159,10 +236,7 @@ final class WorkingClient {
 
     private void receive() throws Exception {
         List<MessageView> held = new ArrayList<>();
-        JsonObject said = new JsonObject();
-        said.addProperty("held_ms", HOLD.toMillis());
-        said.addProperty("may_hide", false);
-        call("Receive", said, end -> {
+        call("Receive", received(), end -> {
             held.addAll(consumer.receive(RECEIVE_MAX, HOLD));
             JsonArray deliveries = new JsonArray();
             for (MessageView each : held) {
@@ -171,10 +245,7 @@ final class WorkingClient {
             end.add("deliveries", deliveries);
         });
         for (MessageView each : held) {
-            JsonObject acked = new JsonObject();
-            acked.addProperty("message_id", each.getMessageId().toString());
-            acked.addProperty("handle", handle(each));
-            call("Ack", acked, end -> consumer.ack(each));
+            call("Ack", acked(each), end -> consumer.ack(each));
         }
     }
 
@@ -225,6 +296,15 @@ final class WorkingClient {
         if (end.has("error")) {
             Thread.sleep(PAUSE_MS);
         }
+    }
+
+    /** A call whose outcome nobody learns. */
+    private void unconfirmed(String what, JsonObject said) {
+        JsonObject end = new JsonObject();
+        end.addProperty("number", begin(what, said));
+        end.addProperty("error", "nobody confirms it");
+        end.addProperty("completed_ms", nowMs());
+        say(end);
     }
 
     private int begin(String what, JsonObject said) {
