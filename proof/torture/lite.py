@@ -15,7 +15,7 @@ from tests.support.workload import Consumer, Producer, asked, now_ms
 # Each has lite topics of its own, because only one sender at a time makes an order that can be judged.
 SENDERS = ("producer-0", "producer-1", "program")
 LITE_TOPICS_EACH = 3
-RECEIVES_PER_SYNC = 4  # so the server does not take a client for gone, which it does after 90 s
+RECEIVES_PER_SYNC = 2  # so the server does not take a client for gone, which it does after 90 s
 
 
 def lite_topics_of(sender: str) -> list[str]:

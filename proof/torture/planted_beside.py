@@ -7,7 +7,7 @@ from typing import Any
 
 from proof.history.scenes import Scene
 from proof.torture import client_program
-from proof.torture.client_processes import KINDS
+from proof.torture.client_processes import KINDS, SIMPLE
 from proof.torture.faults import fault, module
 from proof.torture.lite import LITE_TOPICS
 
@@ -33,8 +33,30 @@ def _acks_of_programs_ignored() -> None:
     rpc.SettleMethods.ack_message = ignores
 
 
-for _scene, _kind in [(scene, kind) for scene in (Scene.PLAIN, Scene.LITE) for kind in KINDS[scene]]:
-    fault(f"acks of {_kind} are answered and not carried out", _scene, "I5", program=_kind)(_acks_of_programs_ignored)
+# The acks of the other programs are confirmed to nobody.
+for _scene, _kinds in ((Scene.PLAIN, (*SIMPLE, "push")), (Scene.LITE, ("lite", "lite push"))):
+    for _kind in _kinds:
+        fault(f"acks of {_kind} are answered and not carried out", _scene, "I5", program=_kind)(
+            _acks_of_programs_ignored
+        )
+
+
+def _first_attempts_of_programs() -> None:
+    """A server tells programs each attempt as the first one."""
+    methods = module("popserver.receiving.rpc").ReceiveMethods
+    received = methods._deliveries
+
+    async def told(itself: Any, request: Any, caller: Any, *rest: Any, **more: Any) -> Any:
+        got = await received(itself, request, caller, *rest, **more)
+        return [each._replace(attempt=1) for each in got] if _is_a_program(caller) else got
+
+    methods._deliveries = told
+
+
+for _kind in ("java push", "go push"):
+    fault(f"each attempt of {_kind} is told as the first one", Scene.PLAIN, "I7", program=_kind)(
+        _first_attempts_of_programs
+    )
 
 
 def _decisions_of_programs_ignored() -> None:
@@ -114,9 +136,15 @@ for _lite_consumer in KINDS[Scene.LITE]:
     )
 
 
-@fault("lite topics are not locked", Scene.LITE, "I6")
-def _no_order_of_lite_topics() -> None:
-    module("popserver.receiving.receive").SYSTEM_DERIVED = ""
+@fault("an answer has its lite topics backwards", Scene.LITE, "I6")
+def _lite_topics_backwards() -> None:
+    methods = module("popserver.receiving.rpc").ReceiveMethods
+    received = methods._deliveries
+
+    async def backwards(*given: Any, **more: Any) -> Any:
+        return (await received(*given, **more))[::-1]
+
+    methods._deliveries = backwards
 
 
 def _is_a_program(caller: Any) -> bool:
