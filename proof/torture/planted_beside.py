@@ -41,22 +41,25 @@ for _scene, _kinds in ((Scene.PLAIN, (*SIMPLE, "push")), (Scene.LITE, ("lite", "
         )
 
 
-def _first_attempts_of_programs() -> None:
-    """A server tells programs each attempt as the first one."""
+def _property_changed() -> None:
+    """Programs get messages with another property. No client can see that, because no digest covers it."""
     methods = module("popserver.receiving.rpc").ReceiveMethods
     received = methods._deliveries
 
-    async def told(itself: Any, request: Any, caller: Any, *rest: Any, **more: Any) -> Any:
-        got = await received(itself, request, caller, *rest, **more)
-        return [each._replace(attempt=1) for each in got] if _is_a_program(caller) else got
+    def changed(delivery: Any) -> Any:
+        stored = delivery.stored
+        message = stored.message._replace(properties={**stored.message.properties, "who": "nobody"})
+        return delivery._replace(stored=stored._replace(message=message))
 
-    methods._deliveries = told
+    async def other(itself: Any, request: Any, caller: Any, *rest: Any, **more: Any) -> Any:
+        got = await received(itself, request, caller, *rest, **more)
+        return [changed(each) for each in got] if _is_a_program(caller) else got
+
+    methods._deliveries = other
 
 
 for _kind in ("java push", "go push"):
-    fault(f"each attempt of {_kind} is told as the first one", Scene.PLAIN, "I7", program=_kind)(
-        _first_attempts_of_programs
-    )
+    fault(f"messages of {_kind} have another property", Scene.PLAIN, "I2", program=_kind)(_property_changed)
 
 
 def _decisions_of_programs_ignored() -> None:
