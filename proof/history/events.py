@@ -140,6 +140,14 @@ class SparkEnded(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramEnded(Call):
+    """A program beside the load that ended without a kill; `why` is the end of what it said."""
+
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Accident(Call):
     """Something was killed, stopped or cut off, and is back."""
 

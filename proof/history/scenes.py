@@ -28,7 +28,7 @@ class Scene(StrEnum):
 def judge(scene: Scene, history: History, final: Final) -> list[Violation]:
     """Every broken promise."""
     found = list(_JUDGES[scene](history, final))
-    for law in (liveness.goes_on, liveness.all_consumed, liveness.soon_delivered):
+    for law in (liveness.goes_on, liveness.all_consumed, liveness.programs_live_on, liveness.soon_delivered):
         found += law(history, final)
     return list(dict.fromkeys(found))
 

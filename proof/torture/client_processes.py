@@ -24,6 +24,7 @@ from proof.history.events import (
     LiteReceive,
     LiteSync,
     OrderedSend,
+    ProgramEnded,
     Pull,
     Pulled,
     QueueBatch,
@@ -58,6 +59,7 @@ KINDS = {
 # Two work at once where only these do: one takes over what belonged to the one that is killed. A JVM is too heavy.
 TOGETHER = {"push", "go push", "member"}
 LINE_BYTES_MAX = 1 << 20
+WHY_CHARACTERS = 600
 
 Times = tuple[Outcome, float, float]
 
@@ -102,13 +104,14 @@ class ClientProcess:
         self._starts = 0
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._is_killed = False
         self.kind = ""  # of the one that runs
         self.has_worked = False  # has it received a message, or committed progress as a member?
 
     async def start(self) -> None:
         self.kind = self._kinds[self._starts % len(self._kinds)]
         self._starts += 1
-        self.has_worked = False
+        self.has_worked = self._is_killed = False
         name = f"{self.kind}-{self._number}-{self._starts}"
         words = [self._scene, self._endpoint, self._topic, GROUP, name]
         if self._scene is Scene.LITE:
@@ -130,10 +133,11 @@ class ClientProcess:
         return [*(self._under or (sys.executable, "-m")), client_program.__name__, self.kind]
 
     async def kill(self) -> None:
-        """`kill -9`; what has begun is in the history afterwards."""
+        """`kill -9`, if it runs; what has begun is in the history afterwards."""
+        if self._process is None or self._reading is None:
+            return
+        self._is_killed = True
         self._signal(signal.SIGKILL)
-        assert self._process is not None
-        assert self._reading is not None
         await self._process.wait()
         await self._reading
 
@@ -161,6 +165,9 @@ class ClientProcess:
                 self._add({**begun.pop(said["number"]), **said})
         for said in begun.values():
             self._add({**said, "completed_ms": now_ms(), "error": "killed"})
+        if not self._is_killed:
+            why = (self._folder / "log").read_text(errors="replace")[-WHY_CHARACTERS:]
+            self._history.add(ProgramEnded(Outcome.REFUSED, now_ms(), now_ms(), self.kind, why))
 
     def _add(self, said: dict[str, Any]) -> None:
         outcome = Outcome.UNKNOWN if "error" in said else Outcome.OK

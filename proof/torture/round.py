@@ -162,20 +162,21 @@ async def run_round(
         violations += [Violation("deadlock", line) for line in postgres.deadlocks()[known_deadlocks:]]
     violations += [Violation("error", line) for server in place.servers for line in server.mistakes]
     counts = accidents.counts + counted(load.history)
-    counts["rounds_on_grpcio"] = int(plan.engine == "grpcio")
+    if plan.engine == "grpcio":
+        counts["rounds_on_grpcio"] = 1
     return RoundResult(counts, violations)
 
 
 async def _work(load: SceneLoad, place: Place, accidents: Accidents, plan: Plan, chance: random.Random) -> None:
     working = asyncio.create_task(load.run(*place.endpoints))
-    for program in place.programs:
-        await program.start()
     kills = (
         chance.sample(range(plan.accidents), math.ceil(plan.accidents * plan.client_share)) if place.programs else ()
     )
     if place.spark:
         await place.spark.start()
     try:
+        for program in place.programs:
+            await program.start()
         for number in range(plan.accidents):
             await _calls_succeed(load, working, chance.randint(*plan.calls))
             if place.spark and chance.random() < SPARK_WORKS:

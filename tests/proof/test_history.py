@@ -21,6 +21,7 @@ from proof.history.events import (
     LiteReceive,
     LiteSync,
     OrderedSend,
+    ProgramEnded,
     Pull,
     Pulled,
     PushReceive,
@@ -467,6 +468,10 @@ def never_again(calls: list[Call], _final: Final) -> None:
     calls[2:4] = [_moved(call, 80_000) for call in calls[2:4]]
 
 
+def a_program_that_ended(calls: list[Call], _final: Final) -> None:
+    calls.append(ProgramEnded(REFUSED, 910, 910, "go", "panic"))
+
+
 def not_drained(_calls: list[Call], final: Final) -> None:
     final.drained = False
 
@@ -582,6 +587,7 @@ BROKEN: list[tuple[Callable[[], Tale], Callable[[list[Call], Final], None], str]
     (shared, a_batch_backwards, "I12"),
     (lived_on, never_again, "I14"),
     (lived_on, not_drained, "I14"),
+    (lived_on, a_program_that_ended, "I14"),
     (soon, late_each_time, "I14"),
     (soon, a_group_that_does_not_get_it, "I14"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,31 @@ from proof.history.events import (
     LiteReceive,
     LiteSync,
     OrderedSend,
+    ProgramEnded,
     Pull,
     Pulled,
     QueueBatch,
     ReadOffset,
 )
 from proof.history.scenes import Scene
-from proof.torture.client_processes import GROUP, KINDS, LITE, PUSH, SIMPLE, calls_of, kinds_there, with_ids
+from proof.torture.client_processes import (
+    GROUP,
+    KINDS,
+    LITE,
+    PUSH,
+    SIMPLE,
+    ClientProcess,
+    calls_of,
+    kinds_there,
+    with_ids,
+)
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
 from proof.totals import FAULT
 from tests.support.built_programs import do_without
 from tests.support.checker import Ack, Call, Delivered, Final, History, Outcome, Receive, Send, Stored
 from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.waiting import eventually
 
 OK = Outcome.OK
 
@@ -121,6 +134,23 @@ def test_a_receive_of_a_program(may_hide: bool, count: int, hidden: int) -> None
     first, *rest = calls_of({**said, "invoked_ms": 1, "completed_ms": 2}, OK)
     assert first == Receive(OK, 1, 2, GROUP, 1_000.0, (Delivered("m", "d", 1, "h"),) * count)
     assert rest == [Receive(Outcome.UNKNOWN, 1, 2, GROUP, 0.0)] * hidden
+
+
+async def test_a_program_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
+    """It has no process any more, so the next start is not after a kill."""
+    history = History()
+    ends = (sys.executable, "-c", "import sys; sys.exit('no more')")
+    program = ClientProcess(history, Scene.PLAIN, "127.0.0.1:1", "orders", ("popclient",), tmp_path, under=ends)
+    await program.start()
+    await eventually(lambda: _noticed(history), "its end is noticed", within_s=30)
+    await program.kill()
+    (call,) = history.calls
+    assert isinstance(call, ProgramEnded)
+    assert (call.kind, call.why.strip()) == ("popclient", "no more")
+
+
+async def _noticed(history: History) -> bool:
+    return bool(history.calls)
 
 
 def test_a_half_message_of_a_killed_program_gets_its_id() -> None:
