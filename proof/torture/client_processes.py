@@ -6,12 +6,11 @@ import asyncio
 import dataclasses
 import json
 import random
-import shutil
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,13 @@ from proof.torture import client_program
 from proof.torture.lite import some_lite_topics
 from proof.torture.program_clients import RECEIVE_MAX
 from tests.interop.programs import program_of
+from tests.support.built_programs import CannotBuild
 from tests.support.checker import Ack, Call, Delivered, Final, History, Outcome, Receive, Send
 from tests.support.server_process import clean_environment
 from tests.support.workload import now_ms
 
 GROUP = "programs"
-# What the program of an official client is built with.
-TOOLS = {"java": ("java", "javac", "mvn"), "go": ("go",)}
+BUILT = ("java", "go")  # once on a machine; the other programs are in Python
 SIMPLE = ("popclient", "official", "java", "go")
 PUSH = ("push", "java push", "go push")
 LITE = ("lite push", "java lite", "go lite")
@@ -64,15 +63,25 @@ WHY_CHARACTERS = 600
 Times = tuple[Outcome, float, float]
 
 
+@cache
+def is_there(kind: str) -> bool:
+    """Whether this machine can run the program. It may be built first, which takes minutes."""
+    try:
+        return bool(command_of(kind, Path()))
+    except CannotBuild:
+        return False
+
+
 def kinds_there() -> set[str]:
-    """Of the programs that this machine can run."""
-    missing = {language for language, tools in TOOLS.items() if not all(map(shutil.which, tools))}
-    return {kind for kinds in KINDS.values() for kind in kinds if language_of(kind) not in missing}
+    return {kind for kinds in KINDS.values() for kind in kinds if is_there(kind)}
 
 
-def language_of(kind: str) -> str:
-    """A key of TOOLS, or something else for a program in Python."""
-    return kind.partition(" ")[0]
+def command_of(kind: str, folder: Path, under: Sequence[str] = ()) -> list[str]:
+    """The command without the words behind the kind, with its log in the folder. Raises CannotBuild."""
+    language = kind.partition(" ")[0]
+    if language in BUILT:
+        return [*program_of(language, folder), kind]
+    return [*(under or (sys.executable, "-m")), client_program.__name__, kind]
 
 
 class ClientProcess:
@@ -117,7 +126,7 @@ class ClientProcess:
         if self._scene is Scene.LITE:
             words += some_lite_topics(random.Random(name))
         self._folder.mkdir(exist_ok=True)
-        command = await asyncio.to_thread(self._command)
+        command = await asyncio.to_thread(command_of, self.kind, self._folder, self._under)
         with (self._folder / "log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *command, *words, stdout=asyncio.subprocess.PIPE, stderr=log, limit=LINE_BYTES_MAX,
@@ -125,12 +134,6 @@ class ClientProcess:
             )  # fmt: skip
         assert self._process.stdout is not None
         self._reading = asyncio.create_task(self._read(self._process.stdout))
-
-    def _command(self) -> list[str]:
-        """Without its words. It may be built first."""
-        if language_of(self.kind) in TOOLS:
-            return [*program_of(language_of(self.kind), self._folder), self.kind]
-        return [*(self._under or (sys.executable, "-m")), client_program.__name__, self.kind]
 
     async def kill(self) -> None:
         """`kill -9`, if it runs; what has begun is in the history afterwards."""

@@ -32,7 +32,7 @@ from proof.torture.client_processes import (
     SIMPLE,
     ClientProcess,
     calls_of,
-    kinds_there,
+    is_there,
     with_ids,
 )
 from proof.torture.place import LAYOUTS
@@ -66,9 +66,19 @@ async def test_a_round_with_two_servers(tmp_path: Path) -> None:
     assert result.violations == []
 
 
+@pytest.mark.full
+@pytest.mark.timeout(540)
+async def test_a_round_of_lite_topics_by_grpcio(tmp_path: Path) -> None:
+    plan = Plan(1, LAYOUTS["sqlite"], Scene.LITE, with_proxies=True, accidents=4, engine="grpcio")
+    result = await run_round(plan, tmp_path)
+    assert result.violations == []
+    assert result.counts["rounds_on_grpcio"] == 1
+
+
 # Each kind in the scene that asks most of it; the others run for minutes.
 QUICK = {("java", Scene.TRANSACTIONS), ("go", Scene.FIFO), ("push", Scene.FIFO), ("member", Scene.QUEUES)} | {
-    ("popclient", Scene.TRANSACTIONS), ("official", Scene.DELAY), ("lite", Scene.LITE), ("java push", Scene.FIFO),
+    ("popclient", Scene.TRANSACTIONS), ("official", Scene.DELAY), ("lite", Scene.LITE),
+    ("lite push", Scene.LITE), ("java push", Scene.FIFO),
     ("go lite", Scene.LITE),
 }  # fmt: skip
 PROGRAMS = [(kind, scene) for scene, kinds in KINDS.items() for kind in dict.fromkeys(kinds)]
@@ -81,8 +91,8 @@ PROGRAMS = [(kind, scene) for scene, kinds in KINDS.items() for kind in dict.fro
 @pytest.mark.timeout(540)
 async def test_a_round_with_programs(tmp_path: Path, kind: str, scene: Scene) -> None:
     """A program of each kind in each of its scenes, killed and started again."""
-    if kind not in kinds_there():
-        do_without(f"{kind}: a tool is missing")
+    if not is_there(kind):
+        do_without(f"{kind}: a tool is missing, or the registry of its packages does not answer")
     plan = Plan(2, LAYOUTS["sqlite"], scene, with_proxies=False, accidents=3, programs=(kind,))
     result = await run_round(plan, tmp_path)
     assert result.violations == []
