@@ -203,6 +203,14 @@ class QueueBatch(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class TakenOver(Call):
+    """A wait for members that live to work on all queues, after the last accident; REFUSED if it was in vain."""
+
+    group: str
+    missing: tuple[int, ...]  # queues
+
+
+@dataclass(frozen=True, slots=True)
 class SignOfLife(Call):
     """The server has heard of the client."""
 

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
-from proof.history.events import CommitOffset, Pull, QueueBatch
+from proof.history.events import CommitOffset, Pull, QueueBatch, TakenOver
 from proof.history.offsets import places_of
 from tests.support.checker import Final, History, Outcome, Violation
 
@@ -40,6 +40,14 @@ def progress_waits(history: History, final: Final) -> Iterator[Violation]:
                     "I12", f"{call.group} committed {call.offset} of queue {call.queue} before {offset} was consumed"
                 )
                 break
+
+
+def all_taken_over(history: History, _final: Final) -> Iterator[Violation]:
+    """Members that live take over the queues of those that were killed (I14)."""
+    for call in history.calls:
+        if isinstance(call, TakenOver) and call.outcome is not Outcome.OK:
+            waited_s = (call.completed_ms - call.invoked_ms) / 1_000
+            yield Violation("I14", f"no member of {call.group} worked on queues {call.missing} for {waited_s:.0f} s")
 
 
 def nothing_skipped(history: History, final: Final) -> Iterator[Violation]:

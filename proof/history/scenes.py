@@ -81,6 +81,7 @@ def _queues(history: History, final: Final) -> Iterable[Violation]:
         owners.batches_at_their_places,
         owners.progress_waits,
         owners.nothing_skipped,
+        owners.all_taken_over,
     ):
         yield from law(history, final)
 

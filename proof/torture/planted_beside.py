@@ -101,6 +101,11 @@ def _commits_ahead() -> None:
     context.note_progress = lambda itself, queue, offset, **more: note(itself, queue, offset + 2, **more)
 
 
+@fault("a member that is gone keeps its queues", Scene.QUEUES, "I14", program="member")
+def _gone_and_there() -> None:
+    module("popserver.members.flow").GroupMembers.leave = lambda _itself, _client_id: None
+
+
 @fault("a member's batch leaves out its first message", Scene.QUEUES, "I1", "I12", program="member")
 def _batch_leaves_out() -> None:
     program = module(client_program.__name__).MemberProgram

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from popserver.transport.listen import Engine
-from proof.history.events import HalfSend, Pull, Quiet, SunkBatch
+from proof.history.events import HalfSend, Pull, QueueBatch, Quiet, SunkBatch, TakenOver
 from proof.history.lines import write_history
 from proof.history.scenes import Scene, judge
 from proof.torture.accidents import Accidents, kill_client
-from proof.torture.client_processes import KINDS, LITE, PUSH, SIMPLE, TOGETHER, ClientProcess, with_ids
-from proof.torture.loads import TOPIC, SceneLoad
+from proof.torture.client_processes import GROUP, KINDS, LITE, PUSH, SIMPLE, TOGETHER, ClientProcess, with_ids
+from proof.torture.loads import QUEUES, TOPIC, SceneLoad
 from proof.torture.place import LAYOUTS, Layout, Place, open_place
 from proof.torture.spark_process import Moment, SparkProcess
 from proof.torture.spark_program import MODES as SPARK_MODES
@@ -37,6 +37,7 @@ CLIENT_SHARES = (0.5, 0.5, 0.8)
 SPARK_WORKS = 0.5
 SPARK_ACCIDENTS_MAX = 10  # a start of Spark takes as long as ten other accidents
 DRAIN_TIMEOUT_S = 120.0
+TAKEN_OVER_AFTER = 1.5  # of that time, because a member that vanished with its server keeps its queues for 120 s
 QUIET_TRIES = 3  # to see how soon a message comes while nothing fails
 
 
@@ -145,7 +146,7 @@ async def run_round(
         accidents = Accidents(place, chance, load.history)
         end: Final | None = None
         try:
-            await _work(load, place, accidents, plan, chance)
+            await _work(load, place, accidents, plan, chance, drain_within_s)
             drained = await drain(load, place, drain_within_s)
             with looking(place.database_url) as conn:
                 end = final(conn, TOPIC)
@@ -167,7 +168,9 @@ async def run_round(
     return RoundResult(counts, violations)
 
 
-async def _work(load: SceneLoad, place: Place, accidents: Accidents, plan: Plan, chance: random.Random) -> None:
+async def _work(
+    load: SceneLoad, place: Place, accidents: Accidents, plan: Plan, chance: random.Random, drain_within_s: float
+) -> None:
     working = asyncio.create_task(load.run(*place.endpoints))
     kills = (
         chance.sample(range(plan.accidents), math.ceil(plan.accidents * plan.client_share)) if place.programs else ()
@@ -182,11 +185,25 @@ async def _work(load: SceneLoad, place: Place, accidents: Accidents, plan: Plan,
             if place.spark and chance.random() < SPARK_WORKS:
                 await place.spark.reach(Moment.SUNK)
             await accidents.happen(kill_client if number in kills else None)
+        if "member" in plan.programs:
+            load.history.add(await taken_over(load.history, drain_within_s * TAKEN_OVER_AFTER))
     finally:
         load.stop()
         for program in place.programs:
             await program.kill()
         await working
+
+
+async def taken_over(history: History, within_s: float) -> TakenOver:
+    """Wait until listeners of members have worked on each queue once more."""
+    began_ms = now_ms()
+
+    def missing() -> set[int]:
+        later = (call for call in history.calls if isinstance(call, QueueBatch) and call.invoked_ms > began_ms)
+        return set(range(QUEUES)) - {call.queue for call in later if call.outcome is Outcome.OK}
+
+    is_done = await _within(within_s, lambda: not missing())
+    return TakenOver(Outcome.OK if is_done else Outcome.REFUSED, began_ms, now_ms(), GROUP, tuple(sorted(missing())))
 
 
 async def _calls_succeed(load: SceneLoad, working: asyncio.Task[None], count: int) -> None:

@@ -34,6 +34,7 @@ from proof.history.events import (
     SparkBatch,
     SparkEnded,
     SunkBatch,
+    TakenOver,
 )
 from proof.history.lines import read_history, write_history
 from proof.history.scenes import Scene, judge
@@ -265,6 +266,7 @@ def shared() -> Tale:
         ReadOffset(OK, 9, 10, GROUP, 0),
         QueueBatch(OK, 20, 22, GROUP, 0, "two", (Pulled(0, "a", "content"), Pulled(1, "b", "content"))),
         CommitOffset(UNKNOWN, 23, 24, GROUP, 0, 2),
+        TakenOver(OK, 25, 30, GROUP, ()),
     ]
     return Scene.QUEUES, calls, ended("a", "b")
 
@@ -524,6 +526,10 @@ def skipped_by_all_members(calls: list[Call], _final: Final) -> None:
     del calls[5]
 
 
+def a_queue_without_a_member(calls: list[Call], _final: Final) -> None:
+    calls[6] = TakenOver(REFUSED, 25, 30, GROUP, (1,))
+
+
 def a_batch_of_another_message(calls: list[Call], _final: Final) -> None:
     calls[2] = QueueBatch(UNKNOWN, 5, 8, GROUP, 0, "one", (Pulled(0, "b", "content"),))
 
@@ -585,6 +591,7 @@ BROKEN: list[tuple[Callable[[], Tale], Callable[[list[Call], Final], None], str]
     (shared, skipped_by_all_members, "I1"),
     (shared, a_batch_of_another_message, "I12"),
     (shared, a_batch_backwards, "I12"),
+    (shared, a_queue_without_a_member, "I14"),
     (lived_on, never_again, "I14"),
     (lived_on, not_drained, "I14"),
     (lived_on, a_program_that_ended, "I14"),
