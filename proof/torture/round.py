@@ -266,7 +266,7 @@ def counted(history: History) -> Counter[str]:
     counts = Counter(
         sends=sum(isinstance(call, Send | HalfSend) and call.outcome is Outcome.OK for call in history.calls),
         deliveries=sum(len(call.deliveries) for call in history.calls if isinstance(call, Receive))
-        + sum(len(call.messages) for call in history.calls if isinstance(call, Pull)),
+        + sum(len(call.messages) for call in history.calls if isinstance(call, Pull | QueueBatch)),
     )
     if batches := sum(isinstance(call, SunkBatch) for call in history.calls):
         counts["spark_batches"] = batches
