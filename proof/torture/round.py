@@ -12,6 +12,7 @@ from pathlib import Path
 from proof.history.events import HalfSend, Pull, Quiet, SunkBatch
 from proof.history.lines import write_history
 from proof.history.scenes import Scene, judge
+from proof.surroundings import ALONE, Surroundings
 from proof.torture.accidents import Accidents
 from proof.torture.client_processes import KINDS, SCENES, ClientProcess, with_ids
 from proof.torture.loads import TOPIC, SceneLoad
@@ -48,6 +49,7 @@ class Plan:
     calls: tuple[int, int] = CALLS_BETWEEN
     with_program: bool = False
     spark_mode: str = "queue"  # of the source, in the scene of Spark
+    around: Surroundings = ALONE
 
     @classmethod
     def of(
@@ -57,8 +59,9 @@ class Plan:
         scene: str | None = None,
         accidents: int = 20,
         scenes: Sequence[Scene] = tuple(Scene),
+        can_have: frozenset[str] = frozenset(),
     ) -> Plan:
-        """`scenes`: those to choose from, if none is named."""
+        """`scenes`: those to choose from, if none is named. `can_have`: parts of surroundings."""
         chance = random.Random(f"plan {seed}")
         any_layout = chance.choice(list(LAYOUTS.values()))
         (any_scene,) = chance.choices(scenes, [SHARES.get(each, 1) for each in scenes])
@@ -68,13 +71,18 @@ class Plan:
         mode = chance.choice(SPARK_MODES)
         if of is Scene.SPARK:
             accidents = min(accidents, SPARK_ACCIDENTS_MAX)
-        return cls(seed, layout, of, with_proxies, accidents, with_program=with_program, spark_mode=mode)
+        around = Surroundings.drawn(
+            random.Random(f"around {seed}"), on_postgres=layout.on_postgres, servers=layout.servers, can_have=can_have
+        )
+        return cls(
+            seed, layout, of, with_proxies, accidents, with_program=with_program, spark_mode=mode, around=around
+        )  # fmt: skip
 
     def __str__(self) -> str:
         scene = f"spark, mode {self.spark_mode}," if self.scene is Scene.SPARK else self.scene
         return (
             f"seed {self.seed}: {scene} on {self.layout.name}{' by proxies' if self.with_proxies else ''}"
-            f"{', with programs' if self.with_program else ''}"
+            f"{', with programs' if self.with_program else ''}{f'; {self.around}' if self.around != ALONE else ''}"
         )
 
 
@@ -100,7 +108,9 @@ async def run_round(
     """
     chance = random.Random(plan.seed)
     known_deadlocks = len(postgres.deadlocks()) if postgres else 0
-    async with open_place(plan.layout, folder, postgres, with_proxies=plan.with_proxies, under=under) as place:
+    async with open_place(
+        plan.layout, folder, postgres, with_proxies=plan.with_proxies, under=under, around=plan.around
+    ) as place:
         load = SceneLoad(plan.scene, plan.seed)
         await load.prepare(place.servers[0].endpoint)
         if plan.with_program:
@@ -120,6 +130,7 @@ async def run_round(
         finally:
             if place.spark:
                 await place.spark.kill()
+            load.history.calls += place.clock_steps
             write_history(folder / "history.jsonl", plan.scene, load.history, end)
             for number, server in enumerate(place.servers):
                 (folder / f"server-{number}.log").write_text(server.stderr)
@@ -127,7 +138,7 @@ async def run_round(
     if postgres:
         violations += [Violation("deadlock", line) for line in postgres.deadlocks()[known_deadlocks:]]
     violations += [Violation("error", line) for server in place.servers for line in server.mistakes]
-    return RoundResult(accidents.counts + counted(load.history), violations)
+    return RoundResult(accidents.counts + counted(load.history) + Counter(plan.around.counts()), violations)
 
 
 async def _work(load: SceneLoad, place: Place, accidents: Accidents, plan: Plan, chance: random.Random) -> None:
