@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from popserver.model.errors import StoreFull
 from popserver.model.message import SendResult
 from proof.history.events import ClockStep
 from proof.history.scenes import Scene, judge
+from proof.simulate.machine import ApartClock
 from proof.simulate.run import Plan, simulate
 from proof.simulate.stores import Store
 from proof.surroundings import ALONE, ISOLATION, POOLER, SLOW_DISK, Surroundings
@@ -95,21 +97,24 @@ async def test_a_round_on_postgres(tmp_path: Path) -> None:
     assert result.violations == []
 
 
-@pytest.mark.parametrize(
-    ("around", "invariant"),
-    [
-        pytest.param(Surroundings(apart=(0, 4_000)), "I3", id="clocks that are far apart"),
-        pytest.param(Surroundings(flush_ms=3_000), "I14", id="a disk that is far too slow"),
-    ],
-)
-def test_too_much_of_it_is_found(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch, around: Surroundings, invariant: str
-) -> None:
-    monkeypatch.setattr(Plan, "around_on", lambda _plan, _store: around)
-    seeds = [each for each in range(60) if Plan(each).scene is Scene.PLAIN and Plan(each).servers == 2]
+def plain_runs(servers: int) -> Iterator[Plan]:
+    return (
+        plan for plan in (Plan(seed, 100) for seed in range(60)) if (plan.scene, plan.servers) == (Scene.PLAIN, servers)
+    )
+
+
+def test_a_disk_that_is_far_too_slow_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Plan, "around_on", lambda _plan, _store: Surroundings(flush_ms=3_000))
+    assert any("I14" in {each.invariant for each in simulate(plan).violations} for plan in plain_runs(1))
+
+
+def test_clocks_that_do_not_agree_are_found(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a server that starts does not care for the time of the others."""
+    monkeypatch.setattr(Plan, "around_on", lambda _plan, _store: Surroundings(apart=(0, 4_000)))
+    monkeypatch.setattr(ApartClock, "start_at_least", lambda _clock, _stored_ms: None)
     with closing(Store(postgres_url)) as store:
-        found = (simulate(Plan(seed, 100), store).violations for seed in seeds)
-        assert any(invariant in {each.invariant for each in violations} for violations in found)
+        found = (simulate(plan, store).violations for plan in plain_runs(2))
+        assert any("I3" in {each.invariant for each in violations} for violations in found)
 
 
 def test_the_simulation_s_database_has_the_settings_of_the_run_alone(postgres_url: str) -> None:
