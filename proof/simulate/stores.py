@@ -19,6 +19,7 @@ from tests.support.hostile_settings import alter
 PAGES_MAX = 0xFFFFFFFE  # of a SQLite database
 # A Postgres that says its disk is full at each INSERT, by the error that it has for that.
 _DISK = """
+DROP SCHEMA IF EXISTS simulation CASCADE;
 CREATE SCHEMA simulation;
 CREATE TABLE simulation.disk (is_full boolean);
 INSERT INTO simulation.disk VALUES (false);

@@ -174,6 +174,19 @@ def soon() -> Tale:
     return Scene.PLAIN, calls, ended("a", "b")
 
 
+def repeated() -> Tale:
+    """While nothing fails a producer repeats a send that had no answer. Its message came before."""
+    calls: list[Call] = [
+        Send(UNKNOWN, 1, 2, "a", "content"),
+        receive(3.0, "a"),
+        ack("a", 6, 3),
+        Quiet(OK, 10, 10),
+        Send(OK, 11, 12, "a", "content"),
+        dataclasses.replace(receive(13.0), completed_ms=9_000),
+    ]
+    return Scene.PLAIN, calls, ended("a")
+
+
 def pushed() -> Tale:
     """A client leaves while its receive waits, which is answered all the same; it comes back and receives again."""
     client = "client"
@@ -215,7 +228,20 @@ def sunk() -> Tale:
     return Scene.SPARK, calls, final
 
 
-TALES = (in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on, soon, pushed, sunk)
+TALES = (
+    in_order,
+    a_run_again,
+    a_run_again_in_parts,
+    delayed,
+    decided,
+    redriven,
+    pulled,
+    lived_on,
+    soon,
+    repeated,
+    pushed,
+    sunk,
+)
 
 
 @pytest.mark.parametrize("tale", TALES)
