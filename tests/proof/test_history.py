@@ -180,9 +180,9 @@ def repeated() -> Tale:
         Send(UNKNOWN, 1, 2, "a", "content"),
         receive(3.0, "a"),
         ack("a", 6, 3),
-        Quiet(OK, 10, 10),
-        Send(OK, 11, 12, "a", "content"),
-        dataclasses.replace(receive(13.0), completed_ms=9_000),
+        Quiet(OK, 10_000, 10_000),
+        Send(OK, 10_001, 10_002, "a", "content"),
+        dataclasses.replace(receive(10_003.0), completed_ms=19_000),
     ]
     return Scene.PLAIN, calls, ended("a")
 
