@@ -56,22 +56,20 @@ class Store:
                 self._execute(_ON_DISK.format(name=name))
 
     def surround(self, settings: Mapping[str, str]) -> None:
-        """From now on the database of Postgres has these settings, and no others."""
+        """The database of Postgres has these settings for the connections to come, and no others."""
         if self.database.is_memory:
             return
         self._execute(f"ALTER DATABASE {self._name} RESET ALL")
         if settings:
             alter(self._url, "database", settings)
-        self.database.reading.dispose()
 
     def empty(self) -> None:
         """Remove all rows. No transaction may be open, except one that a run has left in memory."""
+        self.free()
         if not self.database.is_memory:
-            self.free()
             self.database.reading.dispose()  # the plans of a connection depend on what it has executed before
             self._execute(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY")
             return
-        self.free()
         with self.database.writing.connect() as conn:
             if not self.database.has_rolled_back(conn):
                 conn.exec_driver_sql("ROLLBACK")
