@@ -80,12 +80,18 @@ def _came_ms(call: Receive | Pull, message_id: str) -> float:
 
 
 def _ready_ms(history: History, from_ms: float, to_ms: float) -> dict[str, float]:
-    """From when the messages can be received that were sent or committed in that time."""
+    """From when the messages can be received that were sent or committed in that time, and not before."""
     ahead_ms = sum(call.by_ms for call in history.calls if isinstance(call, ClockStep))
+    earlier = {
+        call.message_id
+        for call in history.calls
+        if call.invoked_ms < from_ms and call.may_have_happened and _makes_ready(call)
+    }
     return {
         call.message_id: max(call.completed_ms, call.due_ms - ahead_ms if isinstance(call, DelayedSend) else 0.0)
         for call in history.calls
         if from_ms <= call.invoked_ms < to_ms and call.outcome is Outcome.OK and _makes_ready(call)
+        if call.message_id not in earlier
     }
 
 

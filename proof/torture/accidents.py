@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from proof.history.events import Accident
+from proof.surroundings import CLOCKS_MS
 from proof.torture import crash_points
 from proof.torture.crash_points import POINTS
 from proof.torture.place import Place
@@ -45,7 +46,7 @@ async def crash_server(place: Place, chance: random.Random) -> str:
     server, point, passes = chance.choice(place.servers), chance.choice(list(POINTS)), chance.randint(1, PASSES_MAX)
     await server.kill()
     with suppress(AssertionError):  # it may come there while it starts
-        await server.start((sys.executable, "-m", crash_points.__name__, point, str(passes)))
+        await server.start((*server.under, sys.executable, "-m", crash_points.__name__, point, str(passes)))
         await eventually(partial(_has_ended, server), f"it comes to the point: {point}", within_s=POINT_WITHIN_S)
     is_reached = await _has_ended(server)
     if is_reached:
@@ -111,6 +112,11 @@ async def pause_client(place: Place, chance: random.Random) -> None:
     program.thaw()
 
 
+async def set_clock(place: Place, chance: random.Random) -> None:
+    """The system clock of the servers is wrong by another amount from now on."""
+    place.set_clock(chance.choice(CLOCKS_MS))
+
+
 async def kill_spark(place: Place, chance: random.Random) -> str:
     """`kill -9` of a driver that has done something, and a start from its checkpoint: after it has read a batch, after
     the sink has it, or whenever that may be."""
@@ -136,6 +142,7 @@ _BY_ITSELF: list[tuple[Mishap, str, int]] = [(crash_server, "kills", 6)]
 _EVERYWHERE: list[tuple[Mishap, str, int]] = [(kill_server, "kills", 12), (pause_server, "pauses", 2)]
 _ON_POSTGRES: list[tuple[Mishap, str, int]] = [(kill_database, "database_kills", 2), (pause_database, "pauses", 1)]
 _OF_PROGRAMS: list[tuple[Mishap, str, int]] = [(kill_client, "client_kills", 6), (pause_client, "pauses", 1)]
+_OF_CLOCKS: list[tuple[Mishap, str, int]] = [(set_clock, "clock_steps", 4)]
 _OF_SPARK: list[tuple[Mishap, str, int]] = [(kill_spark, "spark_kills", 4), (pause_spark, "pauses", 1)]
 _BY_PROXY: list[tuple[Mishap, str, int]] = [(break_network, "network_faults", 6)]
 
@@ -152,6 +159,7 @@ class Accidents:
             *(() if place.is_planted else _BY_ITSELF),
             *(_ON_POSTGRES if place.postgres else ()),
             *(_BY_PROXY if place.proxies else ()),
+            *(_OF_CLOCKS if place.sets_clock else ()),
             *(_OF_PROGRAMS if place.programs else ()),
             *(_OF_SPARK if place.spark else ()),
         ]

@@ -14,6 +14,7 @@ from popserver.transport.listen import Engine
 from proof.history.events import HalfSend, Pull, QueueBatch, Quiet, SunkBatch, TakenOver
 from proof.history.lines import write_history
 from proof.history.scenes import Scene, judge
+from proof.surroundings import ALONE, Surroundings
 from proof.torture.accidents import Accidents, kill_client
 from proof.torture.client_processes import GROUP, KINDS, LITE, PUSH, SIMPLE, TOGETHER, ClientProcess, with_ids
 from proof.torture.loads import QUEUES, TOPIC, SceneLoad
@@ -55,6 +56,7 @@ class Plan:
     client_share: float = 0.5  # of the accidents, in which a program is killed, if there are programs
     engine: Engine = "builtin"  # of the servers
     spark_mode: str = "queue"  # of the source, in the scene of Spark
+    around: Surroundings = ALONE
 
     @classmethod
     def of(
@@ -65,8 +67,10 @@ class Plan:
         accidents: int = 20,
         scenes: Sequence[Scene] = tuple(Scene),
         kinds: Collection[str] | None = None,
+        can_have: frozenset[str] = frozenset(),
     ) -> Plan:
-        """`scenes`: those to choose from, if none is named. `kinds`: of programs, those that there are; None: all."""
+        """`scenes`: those to choose from, if none is named. `kinds`: of programs, those that there are; None: all.
+        `can_have`: parts of surroundings."""
         chance = random.Random(f"plan {seed}")
         any_layout = chance.choice(list(LAYOUTS.values()))
         (any_scene,) = chance.choices(scenes, [SHARES.get(each, 1) for each in scenes])
@@ -77,9 +81,12 @@ class Plan:
         mode, engine, client_share = chance.choice(SPARK_MODES), chance.choice(ENGINES), chance.choice(CLIENT_SHARES)
         if of is Scene.SPARK:
             accidents = min(accidents, SPARK_ACCIDENTS_MAX)
+        around = Surroundings.drawn(
+            random.Random(f"around {seed}"), on_postgres=layout.on_postgres, servers=layout.servers, can_have=can_have
+        )
         return cls(
             seed, layout, of, with_proxies, accidents, programs=programs, client_share=client_share, engine=engine,
-            spark_mode=mode,
+            spark_mode=mode, around=around,
         )  # fmt: skip
 
     @property
@@ -93,6 +100,7 @@ class Plan:
             f"seed {self.seed}: {scene} on {self.layout.name}{' by proxies' if self.with_proxies else ''}"
             f"{' by grpcio' if self.engine == 'grpcio' else ''}"
             f"{', with programs ' + ' and '.join(self.programs) if self.programs else ''}"
+            f"{f'; {self.around}' if self.around != ALONE else ''}"
         )
 
 
@@ -130,7 +138,7 @@ async def run_round(
     known_deadlocks = len(postgres.deadlocks()) if postgres else 0
     more = ("--grpc-engine", "grpcio") if plan.engine == "grpcio" else ()
     async with open_place(
-        plan.layout, folder, postgres, with_proxies=plan.with_proxies, under=under, more=more
+        plan.layout, folder, postgres, with_proxies=plan.with_proxies, under=under, more=more, around=plan.around
     ) as place:
         load = SceneLoad(plan.scene, plan.seed)
         await load.prepare(place.servers[0].endpoint)
@@ -155,6 +163,7 @@ async def run_round(
         finally:
             if place.spark:
                 await place.spark.kill()
+            load.history.calls += place.clock_steps
             write_history(folder / "history.jsonl", plan.scene, load.history, end)
             for number, server in enumerate(place.servers):
                 (folder / f"server-{number}.log").write_text(server.stderr)
@@ -162,7 +171,7 @@ async def run_round(
     if postgres:
         violations += [Violation("deadlock", line) for line in postgres.deadlocks()[known_deadlocks:]]
     violations += [Violation("error", line) for server in place.servers for line in server.mistakes]
-    counts = accidents.counts + counted(load.history)
+    counts = accidents.counts + counted(load.history) + Counter(plan.around.counts())
     if plan.engine == "grpcio":
         counts["rounds_on_grpcio"] = 1
     return RoundResult(counts, violations)

@@ -180,6 +180,19 @@ def soon() -> Tale:
     return Scene.PLAIN, calls, ended("a", "b")
 
 
+def repeated() -> Tale:
+    """While nothing fails a producer repeats a send that had no answer. Its message came before."""
+    calls: list[Call] = [
+        Send(UNKNOWN, 1, 2, "a", "content"),
+        receive(3.0, "a"),
+        ack("a", 6, 3),
+        Quiet(OK, 10_000, 10_000),
+        Send(OK, 10_001, 10_002, "a", "content"),
+        dataclasses.replace(receive(10_003.0), completed_ms=19_000),
+    ]
+    return Scene.PLAIN, calls, ended("a")
+
+
 def pushed() -> Tale:
     """A client leaves while its receive waits, which is answered all the same; it comes back and receives again."""
     client = "client"
@@ -272,8 +285,8 @@ def shared() -> Tale:
 
 
 TALES = (
-    in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on, soon, pushed, sunk,
-    listened, subscribed, shared,
+    in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on, soon, repeated, pushed,
+    sunk, listened, subscribed, shared,
 )  # fmt: skip
 
 
