@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from proof.totals import FAULT, FOLDER, read_totals
+from proof.totals import COMBINATION, FAULT, FOLDER, SETTING, read_totals
 
 ROOT = Path(__file__).parents[1]
 START, END = "<!-- The totals: python docs/promises.py -->\n", "<!-- End of the totals. -->\n"
@@ -50,29 +50,41 @@ def table(totals: Mapping[str, Mapping[str, int]]) -> str:
     ]
     if not rows:
         return "No run has been counted yet.\n"
-    kinds = [
-        f"| `{HARNESSES[name][1]}` | {faults} |" for name in HARNESSES if (faults := by_kind(totals.get(name, {})))
-    ]
-    if kinds:
-        kinds = [
-            "Faults by their kinds, counted since 30 November 2026:",
+    return "\n".join(
+        [
+            "| What | Command | Counted | Violations |",
+            "|---|---|---|---|",
+            *rows,
             "",
-            "| Command | Faults |",
-            "|---|---|",
-            *kinds,
-            "",
+            *_table_of(FAULT, "Faults by their kinds, counted since 30 November 2026:", "Faults", totals),
+            *_table_of(SETTING, "What servers found around them, in rounds and runs:", "Settings", totals),
+            *_combinations(totals),
         ]
-    return "\n".join(["| What | Command | Counted | Violations |", "|---|---|---|---|", *rows, "", *kinds])
+    )
+
+
+def _table_of(kind: str, title: str, head: str, totals: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A row for each harness that has counted such names; without any, nothing."""
+    told = {name: by_kind(kind, totals.get(name, {})) for name in HARNESSES}
+    rows = [f"| `{HARNESSES[name][1]}` | {words} |" for name, words in told.items() if words]
+    return [title, "", f"| Command | {head} |", "|---|---|", *rows, ""] if rows else []
+
+
+def _combinations(totals: Mapping[str, Mapping[str, int]]) -> list[str]:
+    seen = {name: sum(each.startswith(COMBINATION) for each in totals.get(name, {})) for name in HARNESSES}
+    told = [f"{count} in `{HARNESSES[name][1]}`" for name, count in seen.items() if count]
+    return [f"Different combinations of these: {', '.join(told)}. `proof/totals/` names each.", ""] if told else []
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    named = {name: count for name, count in counts.items() if name != "violations" and not name.startswith(FAULT)}
+    """Without violations, and without the kinds of faults and settings, which have tables of their own."""
+    named = {name: count for name, count in counts.items() if name != "violations" and ": " not in name}
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in named.items())
 
 
-def by_kind(counts: Mapping[str, int]) -> str:
-    faults = {name.removeprefix(FAULT): count for name, count in counts.items() if name.startswith(FAULT)}
-    return "; ".join(f"{name}: {count:,}" for name, count in faults.items())
+def by_kind(kind: str, counts: Mapping[str, int]) -> str:
+    named = {name.removeprefix(kind): count for name, count in counts.items() if name.startswith(kind)}
+    return "; ".join(f"{name}: {count:,}" for name, count in named.items())
 
 
 def headline(totals: Mapping[str, Mapping[str, int]]) -> str:

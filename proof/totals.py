@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "totals"
-FAULT = "fault: "  # the counts of one kind of fault have names that begin with this
+# The counts of one kind of fault have names that begin with this; so have those of a setting, and of settings together.
+FAULT, SETTING, COMBINATION = "fault: ", "setting: ", "combination: "
 
 
 def read_totals(harness: str, folder: Path = FOLDER) -> dict[str, int]:

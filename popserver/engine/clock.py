@@ -331,7 +331,7 @@ class ManualClock:
             self._now_ms = max(self._now_ms, at_ms)
             if alarm.fire():
                 await settle()
-        self._now_ms = end_ms
+        self._now_ms = max(self._now_ms, end_ms)
         await settle()
 
 

@@ -140,6 +140,14 @@ class SparkEnded(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramEnded(Call):
+    """A program beside the load that ended without a kill; `why` is the end of what it said."""
+
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Accident(Call):
     """Something was killed, stopped or cut off, and is back."""
 
@@ -156,6 +164,50 @@ class PushReceive(Receive):
     """A receive of a push consumer: what it gets is held as long as the client shows life. `invisible_ms` is 0."""
 
     client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LiteReceive(Receive):
+    """A receive of a client that has subscribed to lite topics; its sends are `OrderedSend`, by lite topic."""
+
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LiteSync(Call):
+    """A client subscribes to lite topics, or unsubscribes."""
+
+    group: str
+    client: str
+    names: tuple[str, ...]
+    adds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Consume(Call):
+    """A client's listener works on a message."""
+
+    group: str
+    message_id: str
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBatch(Call):
+    """What the listener of a group's member gets of a queue; OK if it has ended."""
+
+    group: str
+    queue: int
+    client: str
+    messages: tuple[Pulled, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver(Call):
+    """A wait for members that live to work on all queues, after the last accident; REFUSED if it was in vain."""
+
+    group: str
+    missing: tuple[int, ...]  # queues
 
 
 @dataclass(frozen=True, slots=True)

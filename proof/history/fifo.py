@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from proof.history.events import OrderedSend
-from tests.support.checker import Ack, Final, Grant, Outcome, Seen, Violation
+from proof.history.events import Consume, OrderedSend
+from tests.support.checker import Ack, Final, Grant, History, Outcome, Seen, Violation
 
 # Consumer group and message id; consumer groups and message groups are both groups, so the names are long.
 Key = tuple[str, str]
@@ -64,6 +64,27 @@ def acks_final(seen: Seen, final: Final) -> Iterator[Violation]:
     for row in final.states:
         if final.drained and (row.group, row.message_id) in acked and row.state != "COMMIT":
             yield Violation("I5", f"{row.message_id} was acked in {row.group} and is {row.state}")
+
+
+def consumed_in_order(history: History, final: Final) -> Iterator[Violation]:
+    """A listener gets a message when listeners have ended with all earlier ones of its message group, or they are done
+    otherwise: the consumer must not give it two at once that came in one answer."""
+    seen, calls = Seen(history), defaultdict[Key, list[Consume]](list)
+    for call in history.calls:
+        if isinstance(call, Consume):
+            calls[call.group, call.message_id].append(call)
+    states = {(row.group, row.message_id): row.state for row in final.states}
+    for group in sorted({key[0] for key in calls}):
+        for run in _runs(final).values():
+            before_ms, latest = float("-inf"), ""
+            for message_id in run:
+                key = (group, message_id)
+                if any(call.invoked_ms < before_ms for call in calls[key]):
+                    yield Violation("I6", f"a listener of {group} got {message_id} before it had ended with {latest}")
+                ended = [call.completed_ms for call in calls[key] if call.outcome is Outcome.OK]
+                done_ms = min([*ended, _may_be_done_ms(seen, key, states)])
+                if done_ms > before_ms:
+                    before_ms, latest = done_ms, message_id
 
 
 def _ack_final(seen: Seen, key: Key, before_ms: float, earlier: Sequence[float]) -> Iterator[Violation]:

@@ -61,7 +61,7 @@ def call_of(document: dict[str, Any]) -> Call:
         values["messages"] = tuple(events.Pulled(**each) for each in values["messages"])
     if "rows" in values:
         values["rows"] = tuple(events.SinkRow(**each) for each in values["rows"])
-    for name in ("message_ids", "sent_ids"):
+    for name in ("message_ids", "sent_ids", "names", "missing"):
         if name in values:
             values[name] = tuple(values[name])
     return kind(**values)

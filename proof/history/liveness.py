@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise, repeat
 from typing import TypeGuard
 
-from proof.history.events import Accident, ClockStep, DelayedSend, EndTransaction, Pull, Quiet
+from proof.history.events import Accident, ClockStep, DelayedSend, EndTransaction, ProgramEnded, Pull, Quiet
 from tests.support.checker import Call, Final, History, Outcome, Receive, Send, Violation
 
 # Far above what a start or a failover takes, because machines that run proofs are busy.
@@ -36,6 +36,13 @@ def all_consumed(_history: History, final: Final) -> Iterator[Violation]:
     if not final.drained:
         left = sum(row.state not in {"COMMIT", "DLQ"} for row in final.states)
         yield Violation("I14", f"{left} messages did not reach the consumers that polled in the end")
+
+
+def programs_live_on(history: History, _final: Final) -> Iterator[Violation]:
+    """Clients outlive servers, databases and networks that fail."""
+    for call in history.calls:
+        if isinstance(call, ProgramEnded):
+            yield Violation("I14", f"a program of {call.kind} ended without a kill: {call.why}")
 
 
 def soon_delivered(history: History, _final: Final) -> Iterator[Violation]:
@@ -73,12 +80,18 @@ def _came_ms(call: Receive | Pull, message_id: str) -> float:
 
 
 def _ready_ms(history: History, from_ms: float, to_ms: float) -> dict[str, float]:
-    """From when the messages can be received that were sent or committed in that time."""
+    """From when the messages can be received that were sent or committed in that time, and not before."""
     ahead_ms = sum(call.by_ms for call in history.calls if isinstance(call, ClockStep))
+    earlier = {
+        call.message_id
+        for call in history.calls
+        if call.invoked_ms < from_ms and call.may_have_happened and _makes_ready(call)
+    }
     return {
         call.message_id: max(call.completed_ms, call.due_ms - ahead_ms if isinstance(call, DelayedSend) else 0.0)
         for call in history.calls
         if from_ms <= call.invoked_ms < to_ms and call.outcome is Outcome.OK and _makes_ready(call)
+        if call.message_id not in earlier
     }
 
 

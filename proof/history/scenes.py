@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 
-from proof.history import batches, delay, fifo, liveness, offsets, push, redrive, spark, transactions
+from proof.history import batches, delay, fifo, lite, liveness, offsets, owners, push, redrive, spark, transactions
 from tests.support.checker import LAWS, Final, History, Law, Seen, Violation, check
 
 Judge = Callable[[History, Final], Iterable[Violation]]
@@ -21,13 +21,14 @@ class Scene(StrEnum):
     TRANSACTIONS = "transactions"
     REDRIVE = "redrive"
     QUEUES = "queues"
+    LITE = "lite"
     SPARK = "spark"
 
 
 def judge(scene: Scene, history: History, final: Final) -> list[Violation]:
     """Every broken promise."""
     found = list(_JUDGES[scene](history, final))
-    for law in (liveness.goes_on, liveness.all_consumed, liveness.soon_delivered):
+    for law in (liveness.goes_on, liveness.all_consumed, liveness.programs_live_on, liveness.soon_delivered):
         found += law(history, final)
     return list(dict.fromkeys(found))
 
@@ -38,7 +39,14 @@ def _plain(history: History, final: Final) -> Iterable[Violation]:
 
 def _fifo(history: History, final: Final) -> Iterable[Violation]:
     ordered: list[Law] = [fifo.stored_as_sent, fifo.in_order, fifo.acks_final]
-    return check(history, final, [*_laws_without("acks are final"), *ordered])
+    yield from check(history, final, [*_laws_without("acks are final"), *ordered])
+    yield from fifo.consumed_in_order(history, final)
+
+
+def _lite(history: History, final: Final) -> Iterable[Violation]:
+    """A lite topic is a message group that clients choose."""
+    yield from _fifo(history, final)
+    yield from lite.only_subscribers(history, final)
 
 
 def _delay(history: History, final: Final) -> Iterable[Violation]:
@@ -70,6 +78,10 @@ def _queues(history: History, final: Final) -> Iterable[Violation]:
         offsets.never_back,
         batches.once_in_the_sink,
         batches.progress_follows,
+        owners.batches_at_their_places,
+        owners.progress_waits,
+        owners.nothing_skipped,
+        owners.all_taken_over,
     ):
         yield from law(history, final)
 
@@ -93,5 +105,6 @@ _JUDGES: dict[Scene, Judge] = {
     Scene.TRANSACTIONS: _transactions,
     Scene.REDRIVE: _redrive,
     Scene.QUEUES: _queues,
+    Scene.LITE: _lite,
     Scene.SPARK: _spark,
 }

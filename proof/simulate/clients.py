@@ -43,6 +43,10 @@ class Diary:
         self._last_ms = max(self._last_ms + 0.001, float(self.machine.clock.now_ms() - self.start_ms))
         return self._last_ms
 
+    def deadline_ms(self, wait_ms: int) -> int:
+        """The end of a wait that begins now, by the clock of the server that is called."""
+        return self.machine.broker.engine.clock.deadline_ms(wait_ms)
+
     def _clock_was_set(self, by_ms: int) -> None:
         now = self.now()
         self.history.add(ClockStep(Outcome.OK, now, now, float(by_ms)))
@@ -155,7 +159,7 @@ class Consumer:
                     invisible_ms=invisible_ms,
                     holder=Holder.SIMPLE,
                     client_id=self._client,
-                    poll_until_ms=diary.machine.clock.now_ms() + poll_ms,
+                    poll_until_ms=diary.deadline_ms(poll_ms),
                 )
             )
         finally:
@@ -191,7 +195,7 @@ class Consumer:
             outcome, new = await diary.outcome(
                 diary.machine.broker.change_invisible(self._group, TOPIC, held[1], duration_ms)
             )
-            if new and decode_receipt(new).ends_at_ms <= diary.machine.clock.now_ms():
+            if new and decode_receipt(new).ends_at_ms <= diary.deadline_ms(0):
                 # A repeated change gets its first answer again, here of a hold that has ended since.
                 outcome, new = Outcome.REFUSED, None
         finally:

@@ -86,10 +86,53 @@ class SimulatedClock(ManualClock):
     def call_at_deadline(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
         return self.call_at(at_ms, callback)
 
+    def pass_at_once(self, by_ms: int) -> None:
+        """A call takes so long; what is due meanwhile comes late."""
+        self._now_ms += by_ms
+
     def forget_alarms(self, server: Server) -> None:
         """Those of a server that is gone."""
         self._alarms = [each for each in self._alarms if self._owners.get(each[2]) is not server]
         heapq.heapify(self._alarms)
+
+
+class ApartClock:
+    """A server's own clock, which is ahead of the right one: servers on Postgres agree to a few milliseconds."""
+
+    def __init__(self, right: SimulatedClock, by_ms: int) -> None:
+        self._right, self._by_ms = right, by_ms
+
+    def start_at_least(self, stored_ms: int) -> None:
+        self._by_ms = max(self._by_ms, stored_ms - self._right.now_ms())
+
+    def follow(self, ask: Callable[[], float]) -> None:
+        """It stays apart."""
+
+    def now_ms(self) -> int:
+        return self._right.now_ms() + self._by_ms
+
+    def calendar_ms(self) -> int:
+        return self._right.calendar_ms()
+
+    def aged_ms(self) -> int:
+        return min(self.now_ms(), self.calendar_ms())
+
+    def ahead_ms(self) -> int:
+        return self.now_ms() - self.calendar_ms()
+
+    def times(self) -> Times:
+        return Times(self.now_ms(), self.calendar_ms(), self.aged_ms())
+
+    def deadline_ms(self, timeout_ms: int) -> int:
+        return self.now_ms() + timeout_ms
+
+    def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
+        return self._right.call_at(at_ms - self._by_ms, callback)
+
+    def call_on(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
+        return self._right.call_on(at_ms, callback)
+
+    call_at_deadline = call_at
 
 
 class StuckError(Exception):
@@ -149,8 +192,10 @@ RESTART = "server killed and started"
 class Faults:
     """What the next transaction of any server meets; each fault happens once."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, flush_ms: int = 0) -> None:
+        """`flush_ms`: how long each COMMIT takes."""
         self.next = ""
+        self.flush_ms = flush_ms
         self.happened: Counter[str] = Counter()
         self.unforeseen: list[str] = []  # exceptions that no fault explains
         self.line = line
@@ -172,6 +217,8 @@ class Faults:
 
     def _meet(self, conn: Connection, text: str, execute: Callable[[], Any]) -> Any:
         fault, at = self.next, "COMMIT" if text == "COMMIT" else "BEGIN"
+        if at == "COMMIT":
+            self.line.clock.pass_at_once(self.flush_ms)
         if not fault.endswith(at):
             return execute()
         self.next = ""
@@ -312,7 +359,11 @@ def _number(task: asyncio.Task[Any]) -> tuple[int, str]:
 class Machine:
     """So many servers, each of which can be killed, and their database."""
 
-    def __init__(self, store: Store, clock: SimulatedClock, faults: Faults, count: int = 1) -> None:
+    def __init__(
+        self, store: Store, clock: SimulatedClock, faults: Faults, count: int = 1, apart: Sequence[int] = ()
+    ) -> None:
+        """`apart`: by how many milliseconds the clock of each server is ahead."""
+        self._apart = apart
         self.store = store
         self.clock = clock
         self.faults = faults
@@ -343,7 +394,8 @@ class Machine:
         if jump_ms := self.clock.start_again():
             self.clock_was_set(-jump_ms)
         for number in missing:
-            broker = TestedBroker(self.store.database, self.clock, auto_create=True, shared=self.count > 1)
+            clock = ApartClock(self.clock, self._apart[number]) if self._apart else self.clock
+            broker = TestedBroker(self.store.database, clock, auto_create=True, shared=self.count > 1)
             server = Server(number, broker)
             server.run(broker.engine.writer.start)
             self.servers.append(server)

@@ -198,7 +198,7 @@ _OWN: dict[str, Planted] = {
 _OF_TORTURE = {
     name: Planted(fault.scene, fault.found_as, partial(_undone, fault.plant))
     for name, fault in torture.FAULTS.items()
-    if fault.scene in SCENES and name not in _NOT_MET
+    if fault.scene in SCENES and not fault.programs and name not in _NOT_MET
 }
 PLANTED: dict[str, Planted] = _OF_TORTURE | _OWN
 

@@ -68,7 +68,7 @@ class PushConsumer(Consumer):
                     invisible_ms=0,
                     holder=Holder.PUSH,
                     client_id=self._client,
-                    poll_until_ms=diary.machine.clock.now_ms() + poll_ms,
+                    poll_until_ms=diary.deadline_ms(poll_ms),
                 )
             )
         finally:

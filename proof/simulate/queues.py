@@ -59,7 +59,7 @@ class QueueReader:
         diary, group = self._diary, self._group
         invoked, outcome, next_offset = diary.now(), Outcome.UNKNOWN, -1
         got: tuple[Pulled, ...] = ()
-        until_ms = diary.machine.clock.now_ms() + poll_ms
+        until_ms = diary.deadline_ms(poll_ms)
         request = PullRequest(group, TOPIC, self._queue, offset, batch_size, parse("*"), until_ms)
         try:
             outcome, pulled = await diary.outcome(diary.machine.broker.consuming.pulls.pull(request))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import random
+import time
 import traceback
 from collections import Counter
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from popserver.model.errors import StoreUnavailable
 from popserver.model.group import NewGroup
@@ -39,9 +43,11 @@ from proof.simulate.queues import QueueReader
 from proof.simulate.redriver import GivingUpConsumer, Redriver
 from proof.simulate.servers import Line, Server
 from proof.simulate.stores import Store, in_memory
+from proof.surroundings import DATABASE, SLOW_DISK, Surroundings
 from proof.totals import FAULT
 from tests.support.checker import Final, Outcome, Violation
 from tests.support.final_state import final, unfinished
+from tests.support.hostile_settings import HOSTILE
 
 SCENES = (Scene.PLAIN, Scene.FIFO, Scene.DELAY, Scene.TRANSACTIONS, Scene.QUEUES, Scene.REDRIVE)
 QUEUES = 2  # as many as each group has consumers, because a queue has one reader
@@ -84,6 +90,19 @@ class Plan(NamedTuple):
     def servers_on(self, store: Store) -> int:
         return self.servers if store.database.is_shared else 1
 
+    def around_on(self, store: Store) -> Surroundings:
+        """Steps of the clock are faults of the run; there is no network with a pooler."""
+        servers, is_shared = self.servers_on(store), store.database.is_shared
+        drawn = Surroundings.drawn(
+            random.Random(f"around {self.seed}"),
+            on_postgres=is_shared,
+            servers=servers,
+            can_have=frozenset({SLOW_DISK}),
+        )
+        settings = tuple(each for each in drawn.settings if each[0] not in _WITH_OBJECTS)
+        apart = drawn.apart if servers > 1 else ()
+        return drawn._replace(settings=settings, way=DATABASE, apart=apart, sets_clock=False, clock_ms=0)
+
 
 @dataclass
 class Result:
@@ -109,16 +128,29 @@ def simulate(plan: Plan, store: Store | None = None) -> Result:
 
 
 async def _run(plan: Plan, store: Store) -> Result:
+    around = plan.around_on(store)
+    store.surround(dict(around.settings))
     store.empty()
     clock = SimulatedClock()
-    faults = Faults(Line(clock, random.Random(f"late {plan.seed}")))
-    with in_one_thread(faults, random.Random(f"holds {plan.seed}")):
-        machine = Machine(store, clock, faults, plan.servers_on(store))
+    faults = Faults(Line(clock, random.Random(f"late {plan.seed}")), around.flush_ms)
+    with _in_zone(around.zone), in_one_thread(faults, random.Random(f"holds {plan.seed}")):
+        machine = Machine(store, clock, faults, plan.servers_on(store), around.apart)
         await machine.start()
         try:
-            return await Simulation(plan, machine).run()
+            result = await Simulation(plan, machine).run()
         finally:
             machine.stop()
+    result.counts.update(around.counts())
+    return result
+
+
+@contextmanager
+def _in_zone(name: str) -> Iterator[None]:
+    """This process is in the time zone; "" changes nothing."""
+    with patch.dict(os.environ, {"TZ": name} if name else {}):
+        time.tzset()
+        yield
+    time.tzset()
 
 
 class Simulation:
@@ -375,6 +407,8 @@ async def _consume_all(consumer: Consumer | QueueReader | RangeReader) -> None:
 
 
 _ENDS = {"COMMIT", "DLQ"}
+# Settings of Postgres whose worst values name objects that the simulation's database does not have.
+_WITH_OBJECTS = {"role"} | {name for name, value in HOSTILE.items() if value.startswith("hostile_")}
 _TYPES = {
     Scene.FIFO: MessageType.FIFO,
     Scene.DELAY: MessageType.DELAY,

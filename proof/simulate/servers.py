@@ -11,7 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from popserver.cluster.listen import POLL_S, NotificationFeed
 from popserver.database.database import Database
@@ -47,10 +47,16 @@ class Server:
 HERE: ContextVar[Server | None] = ContextVar("HERE", default=None)  # the server that works now, or is called
 
 
+class LineClock(Clock, Protocol):
+    """A clock on which a call takes time."""
+
+    def pass_at_once(self, by_ms: int) -> None: ...
+
+
 class Line:
     """Carries the notifications of commits to the servers that listen."""
 
-    def __init__(self, clock: Clock, chance: random.Random) -> None:
+    def __init__(self, clock: LineClock, chance: random.Random) -> None:
         self.clock = clock
         self.feeds: dict[Server | None, SimulatedFeed] = {}
         self._chance = chance

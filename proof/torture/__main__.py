@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from proof.history.scenes import Scene
+from proof.torture.client_processes import kinds_there
+from proof.torture.commands import can_have
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
 from proof.torture.spark_process import spark_is_there
-from proof.totals import FAULT, add_totals, read_totals
+from proof.totals import add_totals, read_totals
 from tests.support.postgres import PostgresServer, postgres_server
 
 HARNESS = "torture"
@@ -75,7 +77,9 @@ class Run:
         first = random.SystemRandom().randrange(1 << 32) if self._options.seed is None else self._options.seed
         while self.goes_on():
             options = self._options
-            plan = Plan.of(first + self._rounds, options.database, options.scene, options.accidents, options.scenes)
+            seed = first + self._rounds
+            named = options.database, options.scene, options.accidents
+            plan = Plan.of(seed, *named, scenes=options.scenes, kinds=kinds_there(), can_have=can_have())
             self._rounds += 1
             if not await self._round(plan, postgres):
                 return 1
@@ -94,9 +98,7 @@ class Run:
         self._kills += kills_of(result.counts)
         counts = {"rounds": 1, **result.counts, "violations": len(result.violations)}
         self._add(counts)
-        words = ", ".join(
-            f"{count} {name}" for name, count in counts.items() if name != "rounds" and not name.startswith(FAULT)
-        )
+        words = ", ".join(f"{count} {name}" for name, count in counts.items() if name != "rounds" and ": " not in name)
         print(f"{plan}: {words}, {time.monotonic() - began_s:.0f} s", flush=True)
         if result.violations:
             print("\n".join(f"{each.invariant}: {each.what}" for each in result.violations[:20]))

@@ -1,94 +1,71 @@
-"""A client that can be killed: python -m proof.torture.client_program KIND SCENE ENDPOINT TOPIC GROUP NAME.
+"""A client that can be killed: python -m proof.torture.client_program KIND SCENE ENDPOINT TOPIC GROUP NAME …
 
-It sends and consumes without end, by popclient or by the official Python client. A JSON line on stdout says what is
-begun, another one how it ended; what has begun when the process is killed has an unknown outcome.
+In the scene of lite topics the last words name those that it gets. It sends and consumes without end, by popclient or
+by the official Python client; those of Java and Go are programs of
+their own (`tests/interop/java/WorkingClient.java`, `tests/interop/go/working.go`), which say and do the same. A JSON
+line on stdout says what is begun, another one how it ended; what has begun when the process is killed has an unknown
+outcome.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import sys
-import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from popclient import ClientConfig, MessageQueue, PullConsumer
+from popclient import ClientConfig, LitePushConsumer, Producer, PushConsumer
 from proof.history.scenes import Scene
-from proof.torture.program_clients import KINDS, TIMEOUT_S, Client, Got
+from proof.torture.lite import lite_topics_of
+from proof.torture.program_clients import CLIENTS, TIMEOUT_S, Client, Got, LiteClient, PopProducer, Sending
+from proof.torture.program_lines import PAUSE_S, Lines, now_ms
+from proof.torture.push_ears import Ear
+from proof.torture.queue_programs import MemberProgram, PullProgram
 from tests.support.workload import digest
 
 MESSAGE_GROUPS = 2  # of each program
-DUE_WITHIN_S = 3  # both clients are given whole seconds
-PAUSE_S = 0.02  # after a failure, and until a server is there
-POLL_S = 1
+DUE_WITHIN_S = 3  # all clients are given whole seconds
+BETWEEN_SENDS_S = 0.02  # of a program whose consumer is called by itself
 
 
-class Lines:
-    """What a program says of its calls."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-        self._lock = threading.Lock()  # a checker of transactions is called in a thread of its client
-
-    def call(self, name: str, do: Callable[[], object], **said: Any) -> None:
-        """`do` may return a dict: more to say at its end."""
-        number = self._begin(name, said)
-        try:
-            result = do()
-        except Exception as error:  # noqa: BLE001 - whatever a client raises, it may have happened
-            self._say(number=number, completed_ms=_now_ms(), error=repr(error)[:200])
-            time.sleep(PAUSE_S)
-        else:
-            self._say(number=number, completed_ms=_now_ms(), **(result if isinstance(result, dict) else {}))
-
-    def unconfirmed(self, name: str, **said: Any) -> None:
-        """A call whose outcome nobody learns."""
-        number = self._begin(name, said)
-        self._say(number=number, completed_ms=_now_ms(), error="nobody confirms it")
-
-    def _begin(self, name: str, said: dict[str, Any]) -> int:
-        number = next(self._numbers)
-        self._say(number=number, call=name, invoked_ms=_now_ms(), **said)
-        return number
-
-    def _say(self, **line: Any) -> None:
-        with self._lock:
-            sys.stdout.write(json.dumps(line) + "\n")
-            sys.stdout.flush()
+class Program(Protocol):
+    def run(self) -> None:
+        """Without end."""
 
 
-class Program:
-    """Sends as its scene does, receives and acks."""
+class Sender:
+    """Sends as its scene does."""
 
-    def __init__(self, client: Client, lines: Lines, scene: Scene, name: str) -> None:
+    def __init__(self, client: Sending, lines: Lines, scene: Scene, name: str) -> None:
         self._client = client
         self._lines = lines
         self._name = name
         self._chance = random.Random(name)
-        sending = {Scene.FIFO: self._send_in_order, Scene.DELAY: self._send_later, Scene.TRANSACTIONS: self._send_half}
-        self._send = sending.get(scene, self._send_plain)
+        self._numbers = itertools.count(1)
+        sending = {
+            Scene.FIFO: self._send_in_order,
+            Scene.LITE: self._send_to_lite_topic,
+            Scene.DELAY: self._send_later,
+            Scene.TRANSACTIONS: self._send_half,
+        }
+        self._send = sending.get(scene, self._send_message)
 
-    def run(self) -> None:
-        for number in itertools.count(1):
-            for part in range(4):
-                self._send(f"{self._name} {number} {part}")
-            self._receive()
-
-    def _send_plain(self, body: str) -> None:
-        self._send_message(body)
+    def send(self) -> None:
+        self._send(f"{self._name} {next(self._numbers)}")
 
     def _send_in_order(self, body: str) -> None:
-        group = f"{self._name}-group-{self._chance.randrange(MESSAGE_GROUPS)}"
-        self._send_message(body, message_group=group)
+        self._send_message(body, f"{self._name}-group-{self._chance.randrange(MESSAGE_GROUPS)}")
+
+    def _send_to_lite_topic(self, body: str) -> None:
+        self._send_message(body, self._chance.choice(lite_topics_of("program")))
 
     def _send_later(self, body: str) -> None:
         due_s = int(time.time()) + self._chance.randrange(DUE_WITHIN_S)
-        self._send_message(body, due_s=due_s, due_ms=due_s * 1_000 - time.time() * 1_000 + _now_ms())
+        self._send_message(body, due_s=due_s, due_ms=due_s * 1_000 - time.time() * 1_000 + now_ms())
 
     def _send_message(self, body: str, message_group: str = "", due_s: int = 0, **said: Any) -> None:
         if message_group:
@@ -113,6 +90,22 @@ class Program:
             decide = half.commit if commits else half.roll_back
             self._lines.call("EndTransaction", decide, message_id=half.message_id, commits=commits)
 
+
+class ReceivingProgram:
+    """Sends, receives and acks, in turn."""
+
+    def __init__(self, client: Client, lines: Lines, scene: Scene, name: str) -> None:
+        self._client = client
+        self._lines = lines
+        self._sender = Sender(client, lines, scene, name)
+        self._client_of = {"client": name} if scene is Scene.LITE else {}
+
+    def run(self) -> None:
+        while True:
+            for _ in range(4):
+                self._sender.send()
+            self._receive()
+
     def _receive(self) -> None:
         held: list[Got] = []
 
@@ -130,88 +123,73 @@ class Program:
                 ]
             }
 
-        may_hide = self._client.receives_ahead
-        self._lines.call("Receive", receive, held_ms=self._client.surely_held_s * 1_000, may_hide=may_hide)
+        client, held_ms = self._client, self._client.surely_held_s * 1_000
+        self._lines.call("Receive", receive, held_ms=held_ms, may_hide=client.receives_ahead, **self._client_of)
         for each in held:
-            self._lines.call("Ack", partial(self._client.ack, each), message_id=each.message_id, handle=each.handle)
+            self._lines.call("Ack", partial(client.ack, each), message_id=each.message_id, handle=each.handle)
 
 
-class QueueProgram:
-    """Reads whole queues by popclient; it begins where the program before it has committed."""
+class PushProgram:
+    """Sends; its consumer calls a listener meanwhile."""
 
-    def __init__(self, endpoint: str, topic: str, group: str, lines: Lines, name: str) -> None:
-        config = ClientConfig(endpoint, request_timeout=TIMEOUT_S)
-        self._consumer = PullConsumer(config, group, consume_from="CONSUME_FROM_FIRST_OFFSET")
-        self._queues = self._consumer.assign(topic)
-        self._lines = lines
-        self._chance = random.Random(name)
+    def __init__(self, sender: Sender, start: Callable[[], None]) -> None:
+        self._sender = sender
+        self._start = start
 
     def run(self) -> None:
+        self._start()
         while True:
-            for each in self._queues:
-                self._lines.call("ReadOffset", partial(self._committed, each), queue=each.queue_id)
-            for _ in range(8):
-                self._poll()
-                if self._chance.random() < 0.5:
-                    self._commit()
-
-    def _committed(self, queue: MessageQueue) -> dict[str, int]:
-        stored = self._consumer.committed(queue)
-        return {"offset": -1 if stored is None else stored}
-
-    def _poll(self) -> None:
-        begins = {each.queue_id: self._consumer.position(each) for each in self._queues}
-
-        def poll() -> dict[str, Any]:
-            messages = self._consumer.poll(POLL_S)
-            return {
-                "pulls": [
-                    {
-                        "queue": each.queue_id,
-                        "offset": begins[each.queue_id],
-                        "next_offset": self._consumer.position(each),
-                        "messages": [
-                            (got.queue_offset, got.message_id, digest(got.body, dict(got.properties)))
-                            for got in messages
-                            if got.queue_id == each.queue_id
-                        ],
-                    }
-                    for each in self._queues
-                ]
-            }
-
-        self._lines.call("Poll", poll)
-
-    def _commit(self) -> None:
-        for each in self._queues:
-            offset = self._consumer.position(each)
-            commit = partial(self._consumer.commit, {each: offset})
-            self._lines.call("CommitOffset", commit, queue=each.queue_id, offset=offset)
+            self._sender.send()
+            time.sleep(BETWEEN_SENDS_S)
 
 
-def _now_ms() -> float:
-    return time.monotonic() * 1_000
-
-
-def _open(kind: str, scene: Scene, endpoint: str, topic: str, group: str, name: str) -> Program | QueueProgram:
-    lines = Lines()
-    if scene is Scene.QUEUES:
-        return QueueProgram(endpoint, topic, group, lines, name)
+def _open(kind: str, scene: Scene, words: Sequence[str], lines: Lines) -> Program:
+    endpoint, topic, group, name, *lite_topics = words
+    config = ClientConfig(endpoint, request_timeout=TIMEOUT_S)
+    match kind:
+        case "pull":
+            return PullProgram(endpoint, topic, group, lines, name)
+        case "member":
+            return MemberProgram(endpoint, topic, group, lines, name)
+        case "push":
+            ear = Ear(lines, name)
+            pushed = PushConsumer(config, group, topic, ear.listen, interceptors=[ear], concurrency=4)
+            return PushProgram(_sender(config, topic, lines, scene, name), pushed.start)
+        case "lite push":
+            ear = Ear(lines, name, says_client=True)
+            lite = LitePushConsumer(config, group, topic, ear.listen, interceptors=[ear], concurrency=4)
+            subscribe = partial(_subscribe, lite.subscribe_lite, lite_topics, lines, name)
+            return PushProgram(_sender(config, topic, lines, scene, name), subscribe)
+        case "lite":
+            client = LiteClient(endpoint, topic, group)
+            _subscribe(client.subscribe, lite_topics, lines, name)
+            return ReceivingProgram(client, lines, scene, name)
 
     def decide(message_id: str) -> bool:
         commits = zlib.crc32(message_id.encode()) % 2 == 0
         lines.unconfirmed("EndTransaction", message_id=message_id, commits=commits)
         return commits
 
-    return Program(KINDS[kind](endpoint, topic, group, decide), lines, scene, name)
+    return ReceivingProgram(CLIENTS[kind](endpoint, topic, group, decide), lines, scene, name)
+
+
+def _sender(config: ClientConfig, topic: str, lines: Lines, scene: Scene, name: str) -> Sender:
+    client = PopProducer(Producer(config, topic), topic, is_lite=scene is Scene.LITE)
+    return Sender(client, lines, scene, name)
+
+
+def _subscribe(subscribe: Callable[[list[str]], None], names: list[str], lines: Lines, name: str) -> None:
+    """Until the server knows it."""
+    while not lines.call("LiteSync", partial(subscribe, names), client=name, names=names, adds=True):
+        pass
 
 
 def main() -> None:
     kind, scene, *words = sys.argv[1:]
-    program = None
+    program, lines = None, Lines()
     while program is None:
         try:
-            program = _open(kind, Scene(scene), *words)
+            program = _open(kind, Scene(scene), words, lines)
         except Exception:  # noqa: BLE001 - no server may be there yet
             time.sleep(PAUSE_S)
     program.run()

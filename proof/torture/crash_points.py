@@ -15,6 +15,8 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, Final, NamedTuple
 
+from proof.torture.server_clock import run
+
 
 class CrashPoint(NamedTuple):
     """Before or after a call of this function; `text`: only those that get a statement which begins so."""
@@ -83,12 +85,9 @@ def _die() -> None:
 
 def main() -> int:
     """Plant the point, then run the command's own program with the rest of the words."""
-    name, passes, command, *words = sys.argv[1:]
+    name, passes, *words = sys.argv[1:]
     POINTS[name].plant(int(passes))
-    sys.argv = [command, *words]
-    from popclient.cli import main as popmq
-
-    return int(popmq() or 0)
+    return run(words)
 
 
 if __name__ == "__main__":

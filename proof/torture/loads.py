@@ -12,6 +12,7 @@ from popclient.aio import Admin
 from proof.history.scenes import Scene
 from proof.torture.client_processes import GROUP as PROGRAMS
 from proof.torture.consumers import GivingUpConsumer, QueueReader, Redriver
+from proof.torture.lite import LiteConsumer, LiteProducer
 from proof.torture.producers import DelayingProducer, HalfProducer, OrderedProducer
 from tests.support.workload import Consumer, Load, Producer
 
@@ -38,6 +39,7 @@ CLIENTS = {
     Scene.TRANSACTIONS: Clients("TRANSACTION", producer=HalfProducer),
     Scene.REDRIVE: Clients("NORMAL", consumer=GivingUpConsumer),
     Scene.QUEUES: Clients("NORMAL", consumer=QueueReader),
+    Scene.LITE: Clients("LITE", producer=LiteProducer, consumer=LiteConsumer),
     Scene.SPARK: Clients("NORMAL"),
 }
 
@@ -52,7 +54,7 @@ class SceneLoad(Load):
             consumer=clients.consumer,
         )  # fmt: skip
         self.between_sends_s = BESIDE_SPARK_S if scene is Scene.SPARK else BETWEEN_SENDS_S
-        finishes, count = (QueueReader, QUEUES) if scene is Scene.QUEUES else (Consumer, 1)
+        finishes, count = {Scene.QUEUES: (QueueReader, QUEUES), Scene.LITE: (LiteConsumer, 1)}.get(scene, (Consumer, 1))
         self._after_programs = [
             finishes(self, f"consumer-{PROGRAMS}-{n}", PROGRAMS, random.Random(seed + n)) for n in range(count)
         ]

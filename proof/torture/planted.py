@@ -1,51 +1,30 @@
 """A server with a planted fault, as a process: python -m proof.torture.planted FAULT COMMAND serve …
 
-Or a Spark query with one, where the command is the name of its module. Each fault breaks one promise now and then. A
-round in its scene has to find it, by one of its invariants; else the harness proves nothing.
+Or a Spark query or a client program with one, where the command is the name of its module. Each fault breaks one
+promise now and then. A round in its scene has to find it, by one of its invariants; else the harness proves nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from proof.history.scenes import Scene
-from proof.torture import spark_program
+from proof.torture import client_program, planted_beside, spark_program
+from proof.torture.faults import FAULTS, fault, module
 
 SOON_MS = 400
+__all__ = ["FAULTS", "planted_beside"]
 
 
-class Fault(NamedTuple):
-    """`found_as`: the invariants of which at least one must be reported. `spark_mode`: in the scene of Spark."""
-
-    scene: Scene
-    found_as: frozenset[str]
-    plant: Callable[[], None]
-    spark_mode: str
-
-
-FAULTS: dict[str, Fault] = {}
-
-
-def _fault(
-    name: str, scene: Scene, *found_as: str, spark_mode: str = "queue"
-) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    def listed(plant: Callable[[], None]) -> Callable[[], None]:
-        FAULTS[name] = Fault(scene, frozenset(found_as), plant, spark_mode)
-        return plant
-
-    return listed
-
-
-@_fault("a request fails by itself", Scene.PLAIN, "error")
+@fault("a request fails by itself", Scene.PLAIN, "error")
 def _mistake() -> None:
     """For a reason that is no fault of the database; its caller learns that the outcome is unknown."""
-    writer = _module("popserver.engine.writer")
+    writer = module("popserver.engine.writer")
     execute, calls = writer._execute, itertools.count(1)
 
     def fails(*given: Any) -> Any:
@@ -56,17 +35,17 @@ def _mistake() -> None:
     writer._execute = fails
 
 
-@_fault("an ack is answered and not carried out", Scene.PLAIN, "I5")
+@fault("an ack is answered and not carried out", Scene.PLAIN, "I5")
 def _ack_ignored() -> None:
-    ack = _module("popserver.settling.ack")
+    ack = module("popserver.settling.ack")
 
     commit, calls = ack._commit, itertools.count(1)
     ack._commit = lambda *given: {} if next(calls) % 5 == 0 else commit(*given)
 
 
-@_fault("a transaction is answered and rolled back", Scene.PLAIN, "I1", "I5", "I7")
+@fault("a transaction is answered and rolled back", Scene.PLAIN, "I1", "I5", "I7")
 def _lost_commit() -> None:
-    writer = _module("popserver.engine.writer")
+    writer = module("popserver.engine.writer")
 
     execute, calls = writer.execute_text, itertools.count(1)
 
@@ -76,9 +55,9 @@ def _lost_commit() -> None:
     writer.execute_text = sometimes
 
 
-@_fault("answers do not wait for the commit", Scene.PLAIN, "I1", "I5", "I7")
+@fault("answers do not wait for the commit", Scene.PLAIN, "I1", "I5", "I7")
 def _late_commit() -> None:
-    writer = _module("popserver.engine.writer")
+    writer = module("popserver.engine.writer")
 
     execute, commits = writer.execute_text, itertools.count(1)
 
@@ -92,24 +71,24 @@ def _late_commit() -> None:
     writer.execute_text = rarely
 
 
-@_fault("a hold ends early", Scene.PLAIN, "I3")
+@fault("a hold ends early", Scene.PLAIN, "I3")
 def _early_end() -> None:
-    rpc = _module("popserver.receiving.rpc")
+    rpc = module("popserver.receiving.rpc")
 
     asked = rpc.invisible_ms_of
     rpc.invisible_ms_of = lambda request, limits: asked(request, limits) // 10
 
 
-@_fault("a refused ack is answered OK", Scene.PLAIN, "I4", "I5")
+@fault("a refused ack is answered OK", Scene.PLAIN, "I4", "I5")
 def _stale_accepted() -> None:
-    ack = _module("popserver.settling.ack")
+    ack = module("popserver.settling.ack")
 
     ack.why_not = lambda *_given: None
 
 
-@_fault("a message dies after two attempts", Scene.PLAIN, "I8")
+@fault("a message dies after two attempts", Scene.PLAIN, "I8")
 def _dies_early() -> None:
-    expire = _module("popserver.settling.expire")
+    expire = module("popserver.settling.expire")
 
     ends = expire.when_hold_ends
     expire.when_hold_ends = lambda holder, attempt, policy: ends(
@@ -117,16 +96,16 @@ def _dies_early() -> None:
     )  # fmt: skip
 
 
-@_fault("each attempt is told as the first one", Scene.PLAIN, "I7")
+@fault("each attempt is told as the first one", Scene.PLAIN, "I7")
 def _first_again() -> None:
-    receive = _module("popserver.receiving.receive")
+    receive = module("popserver.receiving.receive")
 
     _with_each_delivery(receive, attempt=lambda _attempt: 1)
 
 
-@_fault("a body loses its first byte", Scene.PLAIN, "I1", "I2")
+@fault("a body loses its first byte", Scene.PLAIN, "I1", "I2")
 def _body_changed() -> None:
-    append = _module("popserver.messages.stored")
+    append = module("popserver.messages.stored")
 
     rows, calls = append._rows, itertools.count(1)
 
@@ -138,29 +117,29 @@ def _body_changed() -> None:
     append._rows = bitten
 
 
-@_fault("a body in a queue loses its first byte", Scene.QUEUES, "I1")
+@fault("a body in a queue loses its first byte", Scene.QUEUES, "I1")
 def _queued_body_changed() -> None:
     _body_changed()
 
 
-@_fault("message groups are not locked", Scene.FIFO, "I6")
+@fault("message groups are not locked", Scene.FIFO, "I6")
 def _no_order() -> None:
-    receive = _module("popserver.receiving.receive")
+    receive = module("popserver.receiving.receive")
 
     receive.SYSTEM_DERIVED = ""
 
 
-@_fault("a delayed message comes early", Scene.DELAY, "I10")
+@fault("a delayed message comes early", Scene.DELAY, "I10")
 def _early_timer() -> None:
-    pending_messages = _module("popserver.messages.pending_messages")
+    pending_messages = module("popserver.messages.pending_messages")
 
     pending_messages._DUE = _Hasty(pending_messages._DUE)
 
 
-@_fault("a rollback is a commit", Scene.TRANSACTIONS, "I2")
+@fault("a rollback is a commit", Scene.TRANSACTIONS, "I2")
 def _rollback_commits() -> None:
-    half_messages = _module("popserver.producing.half_messages")
-    resolution = _module("popserver.producing.rules").Resolution
+    half_messages = module("popserver.producing.half_messages")
+    resolution = module("popserver.producing.rules").Resolution
 
     decide = half_messages._decide
     half_messages._decide = lambda tx, request, rows, decided: decide(
@@ -168,40 +147,40 @@ def _rollback_commits() -> None:
     )  # fmt: skip
 
 
-@_fault("progress goes back by one", Scene.QUEUES, "I12")
+@fault("progress goes back by one", Scene.QUEUES, "I12")
 def _progress_back() -> None:
-    commit = _module("popserver.pulling.commit")
+    commit = module("popserver.pulling.commit")
 
     fetch = commit.fetch
     commit.fetch = lambda *given: [each._replace(offset=max(each.offset - 1, -1)) for each in fetch(*given)]
 
 
-@_fault("a pull leaves out its first message", Scene.QUEUES, "I12")
+@fault("a pull leaves out its first message", Scene.QUEUES, "I12")
 def _pull_leaves_out() -> None:
     _with_pulled_keys(lambda keys: keys[1:])
 
 
-@_fault("a pull has a message twice", Scene.QUEUES, "I12")
+@fault("a pull has a message twice", Scene.QUEUES, "I12")
 def _pulled_twice() -> None:
     _with_pulled_keys(lambda keys: [keys[0], *keys])
 
 
-@_fault("a pull has its messages in another order", Scene.QUEUES, "I12")
+@fault("a pull has its messages in another order", Scene.QUEUES, "I12")
 def _pulled_in_another_order() -> None:
     _with_pulled_keys(lambda keys: keys[::-1])
 
 
-@_fault("the answer of a redrive leaves out what it has sent", Scene.REDRIVE, "I8")
+@fault("the answer of a redrive leaves out what it has sent", Scene.REDRIVE, "I8")
 def _denied_redrive() -> None:
-    facts = _module("popserver.dead_letters.plan_facts")
+    facts = module("popserver.dead_letters.plan_facts")
 
     found = facts.redrives_of
     facts.redrives_of = lambda *given: [each._replace(state="SKIPPED") for each in found(*given)]
 
 
-@_fault("a page of a bulk pull leaves out its first message", Scene.SPARK, "I1", "I12")
+@fault("a page of a bulk pull leaves out its first message", Scene.SPARK, "I1", "I12")
 def _page_leaves_out() -> None:
-    pages = _module("popserver.bulk.pages")
+    pages = module("popserver.bulk.pages")
 
     page, calls = pages.page, itertools.count(1)
 
@@ -212,26 +191,26 @@ def _page_leaves_out() -> None:
     pages.page = without_first
 
 
-@_fault("messages of an attempt are forgotten", Scene.SPARK, "I1", "I14", spark_mode="lease")
+@fault("messages of an attempt are forgotten", Scene.SPARK, "I1", "I14", spark_mode="lease")
 def _attempt_forgotten() -> None:
-    attempts = _module("popserver.bulk.attempts")
+    attempts = module("popserver.bulk.attempts")
 
     attempts.held_by = lambda *_given: []
 
 
-@_fault("a sink does not know its batches", Scene.SPARK, "I5")
+@fault("a sink does not know its batches", Scene.SPARK, "I5")
 def _batches_unknown() -> None:
-    _module(spark_program.__name__).is_new = lambda *_given: True
+    module(spark_program.__name__).is_new = lambda *_given: True
 
 
-@_fault("a query loses its checkpoint", Scene.SPARK, "I5")
+@fault("a query loses its checkpoint", Scene.SPARK, "I5")
 def _checkpoint_lost() -> None:
-    _module(spark_program.__name__).checkpoint_in = lambda folder: str(folder / f"checkpoint-{os.getpid()}")
+    module(spark_program.__name__).checkpoint_in = lambda folder: str(folder / f"checkpoint-{os.getpid()}")
 
 
-def _module(name: str) -> Any:
-    """A module whose names are replaced, also those that it does not export."""
-    return importlib.import_module(name)
+@fault("an ack is answered and not carried out, by gRPC's library", Scene.PLAIN, "I5", engine="grpcio")
+def _ack_ignored_on_grpcio() -> None:
+    _ack_ignored()
 
 
 class _Hasty:
@@ -246,7 +225,7 @@ class _Hasty:
 
 def _with_pulled_keys(change: Callable[[Sequence[int]], Sequence[int]]) -> None:
     """Pulls of more than three messages find these keys instead."""
-    read = _module("popserver.pulling.read")
+    read = module("popserver.pulling.read")
 
     pulled = read._pulled
 
@@ -274,9 +253,10 @@ def main() -> int:
     name, command, *words = sys.argv[1:]
     FAULTS[name].plant()
     sys.argv = [command, *words]
-    if command == spark_program.__name__:
-        spark_program.main()
-        return 0
+    for program in (spark_program, client_program):
+        if command == program.__name__:
+            program.main()
+            return 0
     from popclient.cli import main as popmq
 
     return int(popmq() or 0)

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
-from popclient import ClientConfig, Message, MessageView, Producer, SimpleConsumer, TransactionResolution
+from popclient import (
+    ClientConfig,
+    LiteSimpleConsumer,
+    Message,
+    MessageView,
+    Producer,
+    SimpleConsumer,
+    TransactionResolution,
+)
 
 HOLD_S = 2
 WAIT_S = 2
@@ -36,7 +44,16 @@ class Half(NamedTuple):
     roll_back: Callable[[], object]
 
 
-class Client(Protocol):
+class Sending(Protocol):
+    """What a program sends by."""
+
+    def send(self, body: str, message_group: str, due_s: int) -> str:
+        """In the message group, unless that is ""; delivered at `due_s` (UNIX time), unless that is 0."""
+
+    def send_half(self, body: str) -> Half: ...
+
+
+class Client(Sending, Protocol):
     """What both clients can do.
 
     surely_held_s: nobody else gets a message for so long after the call that received it has begun.
@@ -46,15 +63,33 @@ class Client(Protocol):
     surely_held_s: float
     receives_ahead: bool
 
-    def send(self, body: str, message_group: str, due_s: int) -> str:
-        """In the message group, unless that is ""; delivered at `due_s` (UNIX time), unless that is 0."""
-
-    def send_half(self, body: str) -> Half: ...
     def receive(self) -> list[Got]: ...
     def ack(self, got: Got) -> None: ...
 
 
-class PopClient:
+class PopProducer:
+    """Sends by popclient. With `is_lite` message groups are lite topics, which keep their order likewise."""
+
+    def __init__(self, producer: Producer, topic: str, *, is_lite: bool = False) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._is_lite = is_lite
+
+    def send(self, body: str, message_group: str, due_s: int) -> str:
+        due = datetime.fromtimestamp(due_s, UTC) if due_s else None
+        group, lite_topic = (None, message_group) if self._is_lite else (message_group or None, None)
+        receipt = self._producer.send(
+            self._topic, body, message_group=group, lite_topic=lite_topic, delivery_timestamp=due
+        )  # fmt: skip
+        return receipt.message_id
+
+    def send_half(self, body: str) -> Half:
+        half = self._producer.transaction(Message(self._topic, body))
+        half.__enter__()  # a kill is what leaves it
+        return Half(half.message_id, half.commit, half.rollback)
+
+
+class PopClient(PopProducer):
     """The client of this project: it hands out what it has received ahead while half of the hold is left."""
 
     surely_held_s: float = HOLD_S / 2
@@ -66,19 +101,27 @@ class PopClient:
             return TransactionResolution.COMMIT if decided else TransactionResolution.ROLLBACK
 
         config = ClientConfig(endpoint, request_timeout=TIMEOUT_S)
-        self._topic = topic
-        self._producer = Producer(config, topic, checker=check)
+        super().__init__(Producer(config, topic, checker=check), topic)
         self._consumer = SimpleConsumer(config, group, topic, invisible_duration=HOLD_S, await_duration=WAIT_S)
 
-    def send(self, body: str, message_group: str, due_s: int) -> str:
-        due = datetime.fromtimestamp(due_s, UTC) if due_s else None
-        receipt = self._producer.send(self._topic, body, message_group=message_group or None, delivery_timestamp=due)
-        return receipt.message_id
+    def receive(self) -> list[Got]:
+        return _got(self._consumer.receive(RECEIVE_MAX))
 
-    def send_half(self, body: str) -> Half:
-        half = self._producer.transaction(Message(self._topic, body))
-        half.__enter__()  # a kill is what leaves it
-        return Half(half.message_id, half.commit, half.rollback)
+    def ack(self, got: Got) -> None:
+        self._consumer.ack(got.original)
+
+
+class LiteClient(PopProducer):
+    """popclient's consumer of lite topics."""
+
+    surely_held_s: float = HOLD_S / 2
+    receives_ahead = True
+
+    def __init__(self, endpoint: str, topic: str, group: str) -> None:
+        config = ClientConfig(endpoint, request_timeout=TIMEOUT_S)
+        super().__init__(Producer(config, topic), topic, is_lite=True)
+        self._consumer = LiteSimpleConsumer(config, group, topic, invisible_duration=HOLD_S, await_duration=WAIT_S)
+        self.subscribe = self._consumer.subscribe_lite
 
     def receive(self) -> list[Got]:
         return _got(self._consumer.receive(RECEIVE_MAX))
@@ -155,4 +198,4 @@ def _got(messages: Iterable[Any]) -> list[Got]:
     ]
 
 
-KINDS: dict[str, Callable[[str, str, str, Decide], Client]] = {"popclient": PopClient, "official": OfficialClient}
+CLIENTS: dict[str, Callable[[str, str, str, Decide], Client]] = {"popclient": PopClient, "official": OfficialClient}

@@ -12,15 +12,20 @@ from proof.history.__main__ import main
 from proof.history.events import (
     Accident,
     CommitOffset,
+    Consume,
     DelayedSend,
     EndTransaction,
     Forward,
     Gone,
     HalfSend,
+    LiteReceive,
+    LiteSync,
     OrderedSend,
+    ProgramEnded,
     Pull,
     Pulled,
     PushReceive,
+    QueueBatch,
     Quiet,
     ReadOffset,
     Redrive,
@@ -29,6 +34,7 @@ from proof.history.events import (
     SparkBatch,
     SparkEnded,
     SunkBatch,
+    TakenOver,
 )
 from proof.history.lines import read_history, write_history
 from proof.history.scenes import Scene, judge
@@ -174,6 +180,19 @@ def soon() -> Tale:
     return Scene.PLAIN, calls, ended("a", "b")
 
 
+def repeated() -> Tale:
+    """While nothing fails a producer repeats a send that had no answer. Its message came before."""
+    calls: list[Call] = [
+        Send(UNKNOWN, 1, 2, "a", "content"),
+        receive(3.0, "a"),
+        ack("a", 6, 3),
+        Quiet(OK, 10_000, 10_000),
+        Send(OK, 10_001, 10_002, "a", "content"),
+        dataclasses.replace(receive(10_003.0), completed_ms=19_000),
+    ]
+    return Scene.PLAIN, calls, ended("a")
+
+
 def pushed() -> Tale:
     """A client leaves while its receive waits, which is answered all the same; it comes back and receives again."""
     client = "client"
@@ -215,7 +234,60 @@ def sunk() -> Tale:
     return Scene.SPARK, calls, final
 
 
-TALES = (in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on, soon, pushed, sunk)
+def listened() -> Tale:
+    """A listener is killed in the first message, which comes again to another one."""
+    calls: list[Call] = [
+        OrderedSend(OK, 0, 2, "a", "content", "run"),
+        OrderedSend(OK, 3, 5, "b", "content", "run"),
+        receive(10.0, "a", "b"),
+        Consume(UNKNOWN, 13, 500, GROUP, "a", "one"),
+        receive(1_020.0, "a", "b", attempt=2),
+        Consume(OK, 1_023, 1_024, GROUP, "a", "two"),
+        Consume(OK, 1_025, 1_026, GROUP, "b", "two"),
+        ack("a", 1_030, 1_020, 2),
+        ack("b", 1_040, 1_020, 2),
+    ]
+    return Scene.FIFO, calls, ended("a", "b", message_group="run")
+
+
+def subscribed() -> Tale:
+    """A client unsubscribes, and gets a message by a receive that began before; another one subscribes."""
+    first, second = (
+        LiteReceive(OK, at, at + 2, GROUP, HELD_MS, receive(at, name).deliveries, client)
+        for at, name, client in ((10.0, "a", "one"), (40.0, "b", "two"))
+    )
+    calls: list[Call] = [
+        OrderedSend(OK, 0, 2, "a", "content", "lite"),
+        OrderedSend(OK, 3, 5, "b", "content", "lite"),
+        LiteSync(OK, 6, 7, GROUP, "one", ("lite", "other"), adds=True),
+        LiteSync(OK, 9, 11, GROUP, "one", ("lite",), adds=False),
+        first,
+        ack("a", 20, 10),
+        LiteSync(UNKNOWN, 30, 35, GROUP, "two", ("lite",), adds=True),
+        second,
+        ack("b", 50, 40),
+    ]
+    return Scene.LITE, calls, ended("a", "b", message_group="lite")
+
+
+def shared() -> Tale:
+    """A member is killed with a message, which comes again to another one; progress waits for it."""
+    calls: list[Call] = [
+        Send(OK, 0, 2, "a", "content"),
+        Send(OK, 0, 2, "b", "content"),
+        QueueBatch(UNKNOWN, 5, 8, GROUP, 0, "one", (Pulled(0, "a", "content"),)),
+        ReadOffset(OK, 9, 10, GROUP, 0),
+        QueueBatch(OK, 20, 22, GROUP, 0, "two", (Pulled(0, "a", "content"), Pulled(1, "b", "content"))),
+        CommitOffset(UNKNOWN, 23, 24, GROUP, 0, 2),
+        TakenOver(OK, 25, 30, GROUP, ()),
+    ]
+    return Scene.QUEUES, calls, ended("a", "b")
+
+
+TALES = (
+    in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on, soon, repeated, pushed,
+    sunk, listened, subscribed, shared,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("tale", TALES)
@@ -411,6 +483,10 @@ def never_again(calls: list[Call], _final: Final) -> None:
     calls[2:4] = [_moved(call, 80_000) for call in calls[2:4]]
 
 
+def a_program_that_ended(calls: list[Call], _final: Final) -> None:
+    calls.append(ProgramEnded(REFUSED, 910, 910, "go", "panic"))
+
+
 def not_drained(_calls: list[Call], final: Final) -> None:
     final.drained = False
 
@@ -426,6 +502,54 @@ def a_group_that_does_not_get_it(calls: list[Call], _final: Final) -> None:
 
 def pushed_to_one_who_stayed(calls: list[Call], _final: Final) -> None:
     del calls[1]
+
+
+def a_listener_overtakes(calls: list[Call], _final: Final) -> None:
+    """Both came in one answer."""
+    calls[5], calls[6] = calls[6], calls[5]
+    calls[5], calls[6] = _moved(calls[5], 1_023), _moved(calls[6], 1_026)
+
+
+def a_listener_begins_too_soon(calls: list[Call], _final: Final) -> None:
+    calls[6] = Consume(OK, 1_023.5, 1_026, GROUP, "b", "two")
+
+
+def of_a_lite_topic_that_it_left(calls: list[Call], _final: Final) -> None:
+    calls[3] = LiteSync(OK, 8, 9, GROUP, "one", ("lite",), adds=False)
+
+
+def of_a_lite_topic_that_it_never_wanted(calls: list[Call], _final: Final) -> None:
+    del calls[6]
+
+
+def of_a_lite_topic_of_another(calls: list[Call], _final: Final) -> None:
+    calls[6] = LiteSync(OK, 30, 35, GROUP, "two", ("other",), adds=True)
+
+
+def a_lite_topic_overtaken(calls: list[Call], _final: Final) -> None:
+    calls[5] = ack("a", 60, 10)
+
+
+def committed_too_soon(calls: list[Call], _final: Final) -> None:
+    calls[5] = CommitOffset(UNKNOWN, 21, 24, GROUP, 0, 2)
+
+
+def skipped_by_all_members(calls: list[Call], _final: Final) -> None:
+    calls[4] = QueueBatch(OK, 20, 22, GROUP, 0, "two", (Pulled(1, "b", "content"),))
+    del calls[5]
+
+
+def a_queue_without_a_member(calls: list[Call], _final: Final) -> None:
+    calls[6] = TakenOver(REFUSED, 25, 30, GROUP, (1,))
+
+
+def a_batch_of_another_message(calls: list[Call], _final: Final) -> None:
+    calls[2] = QueueBatch(UNKNOWN, 5, 8, GROUP, 0, "one", (Pulled(0, "b", "content"),))
+
+
+def a_batch_backwards(calls: list[Call], _final: Final) -> None:
+    batch = (Pulled(1, "b", "content"), Pulled(0, "a", "content"))
+    calls[4] = QueueBatch(OK, 20, 22, GROUP, 0, "two", batch)
 
 
 BROKEN: list[tuple[Callable[[], Tale], Callable[[list[Call], Final], None], str]] = [
@@ -470,8 +594,20 @@ BROKEN: list[tuple[Callable[[], Tale], Callable[[list[Call], Final], None], str]
     (sunk, a_query_that_ended, "I14"),
     (sunk, wrong_gauges_of_the_query, "I13"),
     (pushed, pushed_to_one_who_stayed, "I3"),
+    (listened, a_listener_overtakes, "I6"),
+    (listened, a_listener_begins_too_soon, "I6"),
+    (subscribed, of_a_lite_topic_that_it_left, "I2"),
+    (subscribed, of_a_lite_topic_that_it_never_wanted, "I2"),
+    (subscribed, of_a_lite_topic_of_another, "I2"),
+    (subscribed, a_lite_topic_overtaken, "I6"),
+    (shared, committed_too_soon, "I12"),
+    (shared, skipped_by_all_members, "I1"),
+    (shared, a_batch_of_another_message, "I12"),
+    (shared, a_batch_backwards, "I12"),
+    (shared, a_queue_without_a_member, "I14"),
     (lived_on, never_again, "I14"),
     (lived_on, not_drained, "I14"),
+    (lived_on, a_program_that_ended, "I14"),
     (soon, late_each_time, "I14"),
     (soon, a_group_that_does_not_get_it, "I14"),
 ]

@@ -41,6 +41,17 @@ def test_kinds_of_faults_have_a_table_of_their_own(promises: ModuleType) -> None
     assert rows[-1] == "| `make torture` | kill server: 7; network cut: 1,000 |"
 
 
+def test_settings_have_a_table_and_their_combinations_are_counted(promises: ModuleType) -> None:
+    counts = {"combination: none": 4, "combination: pooler + time zone": 1, "setting: PgBouncer": 1_000}
+    rows = promises.table({"torture": {**counts, "rounds": 5, "violations": 0}}).splitlines()
+    assert rows[2].endswith("| 5 rounds | 0 |")
+    assert rows[-3:] == [
+        "| `make torture` | PgBouncer: 1,000 |",
+        "",
+        "Different combinations of these: 2 in `make torture`. `proof/totals/` names each.",
+    ]
+
+
 def test_the_readme_shows_violations_of_all(promises: ModuleType) -> None:
     totals = {"torture": {"client_kills": 2, "kills": 1_200, "violations": 0}, "soak": {"minutes": 10, "violations": 1}}
     assert promises.headline(totals).startswith("**1,202 kills: 1 violations**")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +10,38 @@ import pytest
 
 from proof.history.events import (
     CommitOffset,
+    Consume,
     DelayedSend,
     EndTransaction,
     HalfSend,
+    LiteReceive,
+    LiteSync,
     OrderedSend,
+    ProgramEnded,
     Pull,
     Pulled,
+    QueueBatch,
     ReadOffset,
 )
 from proof.history.scenes import Scene
-from proof.torture.client_processes import GROUP, SCENES, calls_of, with_ids
+from proof.torture.client_processes import (
+    GROUP,
+    KINDS,
+    LITE,
+    PUSH,
+    SIMPLE,
+    ClientProcess,
+    calls_of,
+    is_there,
+    with_ids,
+)
 from proof.torture.place import LAYOUTS
 from proof.torture.round import Plan, run_round
+from proof.totals import FAULT
+from tests.support.built_programs import do_without
 from tests.support.checker import Ack, Call, Delivered, Final, History, Outcome, Receive, Send, Stored
 from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.waiting import eventually
 
 OK = Outcome.OK
 
@@ -47,18 +66,37 @@ async def test_a_round_with_two_servers(tmp_path: Path) -> None:
     assert result.violations == []
 
 
-# CI has one scene; the others run for minutes.
-@pytest.mark.parametrize(
-    "scene",
-    [pytest.param(each, marks=pytest.mark.full if each is Scene.TRANSACTIONS else pytest.mark.slow) for each in SCENES],
-)
+@pytest.mark.full
 @pytest.mark.timeout(540)
-async def test_a_round_with_programs(tmp_path: Path, scene: Scene) -> None:
-    """popclient and the official Python client, killed and stopped."""
-    plan = Plan(2, LAYOUTS["sqlite"], scene, with_proxies=False, accidents=3, with_program=True)
+async def test_a_round_of_lite_topics_by_grpcio(tmp_path: Path) -> None:
+    plan = Plan(1, LAYOUTS["sqlite"], Scene.LITE, with_proxies=True, accidents=4, engine="grpcio")
     result = await run_round(plan, tmp_path)
     assert result.violations == []
-    assert result.counts["client_kills"] == 2
+    assert result.counts["rounds_on_grpcio"] == 1
+
+
+# Each kind in the scene that asks most of it; the others run for minutes.
+QUICK = {("java", Scene.TRANSACTIONS), ("go", Scene.FIFO), ("push", Scene.FIFO), ("member", Scene.QUEUES)} | {
+    ("popclient", Scene.TRANSACTIONS), ("official", Scene.DELAY), ("lite", Scene.LITE),
+    ("lite push", Scene.LITE), ("java push", Scene.FIFO),
+    ("go lite", Scene.LITE),
+}  # fmt: skip
+PROGRAMS = [(kind, scene) for scene, kinds in KINDS.items() for kind in dict.fromkeys(kinds)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "scene"),
+    [pytest.param(*each, marks=pytest.mark.full if each in QUICK else pytest.mark.slow) for each in PROGRAMS],
+)
+@pytest.mark.timeout(540)
+async def test_a_round_with_programs(tmp_path: Path, kind: str, scene: Scene) -> None:
+    """A program of each kind in each of its scenes, killed and started again."""
+    if not is_there(kind):
+        do_without(f"{kind}: a tool is missing, or the registry of its packages does not answer")
+    plan = Plan(2, LAYOUTS["sqlite"], scene, with_proxies=False, accidents=3, programs=(kind,))
+    result = await run_round(plan, tmp_path)
+    assert result.violations == []
+    assert result.counts[f"{FAULT}kill client {kind}"] >= 2
 
 
 @pytest.mark.parametrize(
@@ -79,6 +117,19 @@ async def test_a_round_with_programs(tmp_path: Path, scene: Scene) -> None:
             {"call": "Poll", "pulls": [{"queue": 1, "offset": 3, "next_offset": 4, "messages": [[3, "m", "d"]]}]},
             Pull(OK, 1, 2, GROUP, 1, 3, 4, (Pulled(3, "m", "d"),)),
         ),
+        (
+            {"call": "Batch", "queue": 1, "client": "c", "messages": [[3, "m", "d"]]},
+            QueueBatch(OK, 1, 2, GROUP, 1, "c", (Pulled(3, "m", "d"),)),
+        ),
+        ({"call": "Consume", "message_id": "m", "client": "c"}, Consume(OK, 1, 2, GROUP, "m", "c")),
+        (
+            {"call": "LiteSync", "client": "c", "names": ["a"], "adds": True},
+            LiteSync(OK, 1, 2, GROUP, "c", ("a",), adds=True),
+        ),
+        (
+            {"call": "Receive", "client": "c", "held_ms": 9.0, "may_hide": False},
+            LiteReceive(OK, 1, 2, GROUP, 9.0, (), "c"),
+        ),
     ],
 )
 def test_what_programs_say(said: dict[str, Any], call: Call) -> None:
@@ -95,6 +146,23 @@ def test_a_receive_of_a_program(may_hide: bool, count: int, hidden: int) -> None
     assert rest == [Receive(Outcome.UNKNOWN, 1, 2, GROUP, 0.0)] * hidden
 
 
+async def test_a_program_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
+    """It has no process any more, so the next start is not after a kill."""
+    history = History()
+    ends = (sys.executable, "-c", "import sys; sys.exit('no more')")
+    program = ClientProcess(history, Scene.PLAIN, "127.0.0.1:1", "orders", ("popclient",), tmp_path, under=ends)
+    await program.start()
+    await eventually(lambda: _noticed(history), "its end is noticed", within_s=30)
+    await program.kill()
+    (call,) = history.calls
+    assert isinstance(call, ProgramEnded)
+    assert (call.kind, call.why.strip()) == ("popclient", "no more")
+
+
+async def _noticed(history: History) -> bool:
+    return bool(history.calls)
+
+
 def test_a_half_message_of_a_killed_program_gets_its_id() -> None:
     history = History([HalfSend(Outcome.UNKNOWN, 1, 2, "", "there"), HalfSend(Outcome.UNKNOWN, 1, 2, "", "not there")])
     final = Final([Stored("m", "there")], [], [], 16)
@@ -103,5 +171,20 @@ def test_a_half_message_of_a_killed_program_gets_its_id() -> None:
 
 def test_the_seed_decides() -> None:
     assert Plan.of(5) == Plan.of(5)
-    assert {Plan.of(seed).layout.name for seed in range(40)} == set(LAYOUTS)
+    plans = [Plan.of(seed) for seed in range(400)]
+    assert {plan.layout.name for plan in plans} == set(LAYOUTS)
+    assert {kind for plan in plans for kind in plan.programs} == {kind for kinds in KINDS.values() for kind in kinds}
+    assert {plan.at_once for plan in plans} == {0, 1, 2}
+    assert 60 < sum(plan.engine == "grpcio" for plan in plans) < 140
     assert Plan.of(5, "two").layout is LAYOUTS["two"]
+
+
+def test_kinds_of_a_group_do_not_mix() -> None:
+    """A pull of all queues beside members that share them would be a fault of the test."""
+    for plan in map(Plan.of, range(400)):
+        assert len(plan.programs) < 2 or any({*plan.programs} <= {*family} for family in (SIMPLE, PUSH, LITE)), plan
+
+
+def test_without_a_tool_its_program_is_left_out() -> None:
+    for seed in range(100):
+        assert "java" not in Plan.of(seed, kinds=set(SIMPLE) - {"java"}).programs

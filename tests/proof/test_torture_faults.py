@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from proof.history.scenes import Scene
+from proof.torture.client_processes import is_there
 from proof.torture.place import LAYOUTS
 from proof.torture.planted import FAULTS
 from proof.torture.round import Plan, run_round
+from tests.support.built_programs import do_without
 
 # These show that a fault is found at all; the others are of the heavy tests.
 QUICK = (
@@ -31,12 +33,17 @@ ROUNDS = 3  # a fault shows itself only if an accident comes at its moment, whic
     ],
 )
 async def test_it_is_found(name: str, tmp_path: Path) -> None:
-    under = (sys.executable, "-m", "proof.torture.planted", name)
+    under, fault = (sys.executable, "-m", "proof.torture.planted", name), FAULTS[name]
+    if not all(map(is_there, fault.programs)):
+        do_without(f"{fault.programs}: a tool is missing, or the registry of its packages does not answer")
     for seed in range(1, ROUNDS + 1):
-        plan = Plan(seed, LAYOUTS["sqlite"], FAULTS[name].scene, with_proxies=False, accidents=2, calls=(100, 200))
+        plan = Plan(
+            seed, LAYOUTS["sqlite"], fault.scene, with_proxies=False, accidents=2, calls=(100, 200),
+            programs=fault.programs, engine=fault.engine,
+        )  # fmt: skip
         folder = tmp_path / str(seed)
         folder.mkdir()
         result = await run_round(plan, folder, under=under, drain_within_s=6.0)
-        if {violation.invariant for violation in result.violations} & FAULTS[name].found_as:
+        if {violation.invariant for violation in result.violations} & fault.found_as:
             return
     raise AssertionError(f"{ROUNDS} rounds found nothing")

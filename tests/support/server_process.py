@@ -29,7 +29,7 @@ class ServerProcess:
     def __init__(self, database_url: str, *options: str, under: Sequence[str] = ()) -> None:
         self._database_url = database_url
         self._options = options
-        self._under = under
+        self.under = under
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._port = 0
@@ -42,7 +42,7 @@ class ServerProcess:
     async def start(self, under: Sequence[str] | None = None) -> None:
         """Return at the ready line; a server that ends instead fails with what it said. `under`: for this start."""
         command = [
-            *(self._under if under is None else under),
+            *(self.under if under is None else under),
             *serve_command(self._database_url, "--port", str(self._port), *self._options),
         ]
         self._process = await asyncio.create_subprocess_exec(

@@ -179,9 +179,15 @@ class Consumer:
                     outcome = outcome_of(frame.status)
         except grpc.aio.AioRpcError:
             outcome = Outcome.UNKNOWN
-        self._load.history.add(Receive(outcome, invoked_ms, now_ms(), self.group, invisible_ms, tuple(deliveries)))
+        self._load.history.add(self._received(outcome, invoked_ms, invisible_ms, tuple(deliveries)))
         self._held += [(each.message_id, each.handle) for each in deliveries]
         await self._pause_after(outcome)
+
+    def _received(
+        self, outcome: Outcome, invoked_ms: float, invisible_ms: float, deliveries: tuple[Delivered, ...]
+    ) -> Receive:
+        """What the history says of a receive that has ended now."""
+        return Receive(outcome, invoked_ms, now_ms(), self.group, invisible_ms, deliveries)
 
     async def _work(self, stub: Any) -> None:
         held, self._held = self._held, []

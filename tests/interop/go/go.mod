@@ -2,7 +2,10 @@ module popmq.test/official
 
 go 1.25
 
-require github.com/apache/rocketmq-clients/golang/v5 v5.1.4
+require (
+	github.com/apache/rocketmq-clients/golang/v5 v5.1.4
+	golang.org/x/sys v0.32.0
+)
 
 require (
 	contrib.go.opencensus.io/exporter/ocagent v0.7.0 // indirect
@@ -30,7 +33,6 @@ require (
 	golang.org/x/crypto v0.37.0 // indirect
 	golang.org/x/net v0.39.0 // indirect
 	golang.org/x/sync v0.13.0 // indirect
-	golang.org/x/sys v0.32.0 // indirect
 	golang.org/x/text v0.24.0 // indirect
 	google.golang.org/api v0.230.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20250422160041-2d3770c4ea7f // indirect

@@ -2,6 +2,7 @@
 //
 // One JSON command per line on stdin, one JSON answer per line on stdout; `clients/official_client.py` speaks the same.
 // What a push consumer's listener hears comes unasked. Durations are whole seconds. The client's log is below HOME.
+// With arguments it works by itself (working.go).
 package main
 
 import (
@@ -336,6 +337,9 @@ func main() {
 	os.Setenv("rocketmq.client.logRoot", os.Getenv("HOME"))
 	rmq.ResetLogger()
 	_, rmq.EnableSsl = os.LookupEnv("OFFICIAL_TLS")
+	if len(os.Args) > 1 {
+		work(os.Args[1:])
+	}
 	lines := bufio.NewReader(os.Stdin)
 	for {
 		line, err := lines.ReadBytes('\n')

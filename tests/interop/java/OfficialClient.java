@@ -39,7 +39,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  *
  * <p>One JSON command per line on stdin, one JSON answer per line on stdout; `clients/official_client.py` speaks the
  * same. What a push consumer's listener hears comes unasked. Durations are whole seconds. The client's log is where the
- * system property rocketmq.log.root says.
+ * system property rocketmq.log.root says. With arguments it is a `WorkingClient`.
  */
 public final class OfficialClient {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
@@ -53,6 +53,9 @@ public final class OfficialClient {
     private static final Map<String, Transaction> TRANSACTIONS = new ConcurrentHashMap<>();
 
     public static void main(String[] arguments) throws Exception {
+        if (arguments.length > 0) {
+            new WorkingClient(arguments).run();
+        }
         var workers = Executors.newCachedThreadPool();
         var stdin = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = stdin.readLine(); line != null; line = stdin.readLine()) {
