@@ -17,7 +17,6 @@ from proof.fuzz.target import FuzzTarget
 LEFT = "in memory each time"
 _WARM_UPS = 3  # passes over the inputs before memory is measured
 _PASSES = 4  # between two measurements
-_ROUNDS = 3  # as often in a row the memory has to grow: caches that fill up are no leak
 _ALONE = 200  # times that an input is judged to know whether it leaks alone
 
 
@@ -42,7 +41,7 @@ def _growth(target: FuzzTarget, inputs: Sequence[bytes]) -> float:
     """Bytes per input: the smallest growth of the rounds. As soon as one is small enough, no more are needed."""
     _judge_all(target, inputs, _WARM_UPS)
     grown = float("inf")
-    for _ in range(_ROUNDS):
+    for _ in range(target.leak_rounds):
         before = _held()
         _judge_all(target, inputs, _PASSES)
         more = max(after - old for after, old in zip(_held(), before, strict=True))

@@ -28,6 +28,7 @@ class FuzzTarget(ABC):
     bar_s: ClassVar[float] = 0.025  # seconds of the processor for an input, besides those for its size
     leaked: ClassVar[int] = 500  # inputs that are judged again and again to find a leak
     leak_bytes_max: ClassVar[int] = 16  # that an input may leave, on the average
+    leak_rounds: ClassVar[int] = 3  # as often in a row memory has to grow: caches that fill up are no leak
     has_state: ClassVar[bool] = False  # a server's memory depends on all inputs that it got
 
     reached = ""  # what the last input led to, for targets that can say it: one input of each kind is kept

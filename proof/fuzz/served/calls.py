@@ -71,6 +71,7 @@ class CallsTarget(FuzzTarget):
     bar_s: ClassVar[float] = 0.5  # a clock that jumps brings work for all that is due
     leaked: ClassVar[int] = 60  # fewer than a server judges
     leak_bytes_max: ClassVar[int] = 512
+    leak_rounds: ClassVar[int] = 12  # what a server holds for work that goes on comes and goes
     has_state: ClassVar[bool] = True
 
     def __init__(self) -> None:

@@ -94,6 +94,7 @@ class WebTarget(FuzzTarget):
     bar_s: ClassVar[float] = 0.25
     leaked: ClassVar[int] = 60
     leak_bytes_max: ClassVar[int] = 512
+    leak_rounds: ClassVar[int] = 12  # what a server holds for work that goes on comes and goes
     has_state: ClassVar[bool] = True
 
     def __init__(self) -> None:
