@@ -1,7 +1,7 @@
 """Judges a mutant by importing it: for changes outside of functions, and in functions that run during an import.
 
 A fork of a process that has loaded other packages, but nothing of the project, imports the mutant in place of its file
-and runs the tests that reach this file, the quickest first.
+and runs the tests that reach this file, the quickest first, then others.
 """
 
 from __future__ import annotations

@@ -137,7 +137,10 @@ def _imported(
     index: int, mutant: Mutant, room: MutatedRoom, root: Path, baseline: Baseline, budget_s: float = BUDGET_S
 ) -> Task[int]:
     reaching = {test for tests in baseline.reached[mutant.path].values() for test in tests}
-    tests = quickest(reaching or baseline.seconds, baseline.seconds, budget_s)
+    # A test of a constant reaches no line: what runs while a module is imported belongs to no test.
+    first = quickest(reaching, baseline.seconds, budget_s)
+    left_s = budget_s - sum(baseline.seconds[each] for each in first)
+    tests = [*first, *quickest(baseline.seconds.keys() - reaching, baseline.seconds, max(0.0, left_s))]
     limit = max(SECONDS_MIN, PATIENCE * sum(baseline.seconds[each] for each in tests)) + IMPORT_SECONDS_MAX
     trial = ImportedTrial(root, mutant, room.options, tests)
     return Task(index, trial, limit)
