@@ -123,6 +123,13 @@ def test_a_value_of_a_module_is_made_again(before: str, after: str, lines: set[i
     assert (set(found.lines) if found else None) == lines
 
 
+def test_a_constant_is_judged_by_tests_that_reach_no_line_of_its_file(tmp_path: Path) -> None:
+    tests = "assert is_full(9)\n\ndef test_limit():\n    assert LIMIT == 3"
+    report = judged(tmp_path, SOURCE, tests)
+    assert AT_LIMIT.partition("is_full: ")[2] in report.stdout
+    assert "LIMIT = 3 →" not in report.stdout
+
+
 def test_a_survivor_with_a_reason_may_survive(tmp_path: Path) -> None:
     explained = tmp_path / "survivors.toml"
     explained.write_text(
