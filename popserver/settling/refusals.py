@@ -80,7 +80,7 @@ def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
 def refusal(tx: Transaction, group: Group, receipt: Receipt) -> PopError:
     """The same for operations that cannot be repeated: they are refused for a committed message too."""
     why = why_not(tx, group, receipt)
-    return why or InvalidReceiptHandle(f"message {receipt.message_key} is committed already; nothing is held")
+    return why or InvalidReceiptHandle(f"message {receipt.message_key} is acked already; nothing is held")
 
 
 def state_of(tx: Transaction, receipt: Receipt) -> State:

@@ -27,6 +27,19 @@ def test_two_receipts_of_one_hold_stand_for_one_message(store: OpenStore, group:
     assert set(store.states(group).values()) == {State.COMMIT}
 
 
+def test_a_message_that_is_acked_before_its_turn_is_neither_forwarded_nor_held(
+    store: OpenStore, group: Group, topic: Topic
+) -> None:
+    """It is not committed before the first one, and the refusal does not say that it is."""
+    _, second = two_held(store, group, topic)
+    assert store.ack(group, second) == [None]
+    refused = store.forward(group, second)
+    assert isinstance(refused, InvalidReceiptHandle)
+    assert "is acked already" in refused.sentence
+    with pytest.raises(InvalidReceiptHandle, match="is acked already"):
+        store.change(group, second, 1_000)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize(("after_end_ms", "is_late"), [(-1, False), (0, True), (1, True)])
 def test_an_ack_at_the_moment_when_its_hold_ends_is_late(

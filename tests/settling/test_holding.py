@@ -208,7 +208,7 @@ class TestChangeInvisible:
     def test_of_a_committed_message(self, store: OpenStore, group: Group, topic: Topic) -> None:
         h1 = hold(store, group, topic)
         store.ack(group, h1)
-        with pytest.raises(InvalidReceiptHandle, match="committed already"):
+        with pytest.raises(InvalidReceiptHandle, match="acked already"):
             store.change(group, h1, MINUTE)
 
     @pytest.mark.row("L2")
