@@ -6,9 +6,9 @@ from enum import StrEnum
 
 import pytest
 
-from popserver.model import retry
+from popserver.model import retry, states
 from popserver.model.errors import BadRequest
-from popserver.model.retry import Exponential, Holder, RetryPolicy, check_delay_level, handed_back_interval_ms
+from popserver.model.retry import Exponential, RetryPolicy, check_delay_level, handed_back_interval_ms
 from popserver.model.states import (
     ACKED,
     SHOWN,
@@ -16,24 +16,22 @@ from popserver.model.states import (
     STORED,
     TIMED,
     TRANSITIONS,
-    Change,
-    CopyKind,
     Event,
-    LetterState,
-    PendingKind,
-    PlanState,
-    RedriveState,
     State,
     mermaid,
     shown_as,
 )
 
 S, M, H = 1_000, 60_000, 3_600_000
+ENUMS = {
+    each
+    for module in (states, retry)
+    for each in vars(module).values()
+    if isinstance(each, type) and issubclass(each, StrEnum) and each is not StrEnum
+}
 
 
-@pytest.mark.parametrize(
-    "kind", [State, Event, CopyKind, PendingKind, PlanState, RedriveState, LetterState, Change, Holder]
-)
+@pytest.mark.parametrize("kind", sorted(ENUMS, key=lambda each: each.__name__))
 def test_a_stored_name_is_the_members_name(kind: type[StrEnum]) -> None:
     """Databases and clients have these names, so none may ever change."""
     assert {each.name: each.value for each in kind} == {name: name for name in kind.__members__}
