@@ -23,7 +23,7 @@ from popserver.model.states import (
 )
 
 S, M, H = 1_000, 60_000, 3_600_000
-ENUMS = {
+ENUMS: set[type[StrEnum]] = {
     each
     for module in (states, retry)
     for each in vars(module).values()
@@ -31,7 +31,7 @@ ENUMS = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(ENUMS, key=lambda each: each.__name__))
+@pytest.mark.parametrize("kind", sorted(ENUMS, key=str))
 def test_a_stored_name_is_the_members_name(kind: type[StrEnum]) -> None:
     """Databases and clients have these names, so none may ever change."""
     assert {each.name: each.value for each in kind} == {name: name for name in kind.__members__}
