@@ -29,7 +29,8 @@ def main() -> int:
         given = MutatedRoom(tuple(options.source), tuple(options.tests), is_core=True, with_postgres=options.postgres)
         rooms = {"given": given}
     else:
-        rooms = {name: ROOMS[name] for name in options.room or ROOMS}
+        counted = [name for name, room in ROOMS.items() if room.is_core or not options.totals]
+        rooms = {name: ROOMS[name] for name in options.room or counted}
     reasons = read_explained(Path(options.explained))
     if options.totals and (options.source or not selection.is_whole):
         parser.error("--totals counts whole rooms; leave out --source, --only, --functions and --sample")
@@ -85,7 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=2, help="how many mutants are judged at once (2)")
     parser.add_argument("--seconds", type=float, default=SECONDS_MIN, help="what a mutant may take at least (15)")
     parser.add_argument(
-        "--totals", action="store_true", help="put the counts of core rooms into proof/totals/mutations.json"
+        "--totals",
+        action="store_true",
+        help="put the counts of core rooms into proof/totals/mutations.json; judges only these, unless rooms are named",
     )
     parser.add_argument("--root", default=str(ROOT), help="the folder that files are named from")
     parser.add_argument("--source", action="append", metavar="FILE", help="a file to change, in place of a room")
