@@ -22,6 +22,10 @@ from popserver.model.names import Resource
 A, B, C = (Resource("", name) for name in "abc")
 
 
+def test_kinds_of_clients_have_the_names_that_administrators_read() -> None:
+    assert [*ClientKind] == ["PUSH", "SIMPLE", "PULL", "LITE_PUSH", "LITE_SIMPLE"]
+
+
 # Parsed by the tests, not by the import of this file: then a mutant of a parser need not be imported to be judged.
 def by_tags() -> TagFilter:
     return tags.parse("x || y")
