@@ -26,7 +26,7 @@ async def test_a_wait_that_is_cancelled_is_not_ok(own_postgres: PostgresServer) 
     """Postgres itself says OK then, with a warning; and shows the message to the request that repeats it."""
     async with served(own_postgres.url) as server, raw_client(server.endpoint) as client:
         assert (await client.send("before")).code == pb.OK
-        _set(own_postgres, "synchronous_standby_names = 'nobody'")
+        own_postgres.let_commits_wait()
         sending = asyncio.create_task(client.send("m"))
         await eventually(lambda: _waits(own_postgres), "a commit that waits for a standby", within_s=30)
         while not sending.done():  # a heartbeat's commit may have waited first
@@ -36,7 +36,7 @@ async def test_a_wait_that_is_cancelled_is_not_ok(own_postgres: PostgresServer) 
         again = asyncio.create_task(client.send("m"))
         await eventually(lambda: _waits(own_postgres), "the repeated one waits as well", within_s=30)
         assert not again.done()
-        _set(own_postgres, "synchronous_standby_names = ''")
+        own_postgres.let_commits_pass()
         assert (await again).code == pb.OK
         assert set(await client.drain(2)) == {"before", "m"}
 
@@ -51,7 +51,7 @@ async def test_another_server_does_not_say_ok_either(own_postgres: PostgresServe
     ):
         for each in (client, repeating):  # the topic is known, and each has a connection that waited once
             assert (await each.send("before")).code == pb.OK
-        _set(own_postgres, "synchronous_standby_names = 'nobody'")
+        own_postgres.let_commits_wait()
         sending = asyncio.create_task(client.send("m"))
         await eventually(lambda: _waits(own_postgres), "a commit that waits for a standby", within_s=30)
         while not sending.done():
@@ -62,7 +62,7 @@ async def test_another_server_does_not_say_ok_either(own_postgres: PostgresServe
         await eventually(lambda: _waits(own_postgres), "a commit that waits for a standby", within_s=30)
         done, _ = await asyncio.wait({again}, timeout=1.0)
         assert not done
-        _set(own_postgres, "synchronous_standby_names = ''")
+        own_postgres.let_commits_pass()
         assert (await again).code == pb.OK
         assert set(await client.drain(2)) == {"before", "m"}
 
@@ -77,23 +77,18 @@ async def test_a_warning_of_something_else_is_no_doubt(own_postgres: PostgresSer
 async def test_a_statement_timeout_does_not_end_the_wait(own_postgres: PostgresServer) -> None:
     _execute(own_postgres, "ALTER ROLE postgres SET statement_timeout = '200ms'")
     async with served(own_postgres.url) as server, raw_client(server.endpoint) as client:
-        _set(own_postgres, "synchronous_standby_names = 'nobody'")
+        own_postgres.let_commits_wait()
         sending = asyncio.create_task(client.send("m"))
         await eventually(lambda: _waits(own_postgres), "a commit that waits for a standby", within_s=30)
         done, _ = await asyncio.wait({sending}, timeout=0.6)
         assert not done
-        _set(own_postgres, "synchronous_standby_names = ''")
+        own_postgres.let_commits_pass()
         assert (await sending).code == pb.OK
 
 
 async def _waits(postgres: PostgresServer) -> bool:
     with psycopg.connect(postgres.url) as conn:
         return conn.execute(_WAITING.encode()).fetchone() is not None
-
-
-def _set(postgres: PostgresServer, setting: str) -> None:
-    _execute(postgres, f"ALTER SYSTEM SET {setting}")
-    _execute(postgres, "SELECT pg_reload_conf()")
 
 
 def _execute(postgres: PostgresServer, statement: str) -> None:

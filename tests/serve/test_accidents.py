@@ -28,8 +28,6 @@ OLDER = "0099"  # a schema before this one
 pytestmark = pytest.mark.timeout(300)
 
 PLAIN = ("--tls", "plaintext", "--min-invisible", "0s")
-ALONE = "synchronous_standby_names = ''"
-WITHOUT_STANDBY = "synchronous_standby_names = 'nobody'"
 _WAITING = "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'popmq'"
 
 
@@ -49,14 +47,14 @@ class TestStopping:
         """And so goes elsewhere, instead of waiting for nobody."""
         async with workers(own_postgres.url, 2, *PLAIN) as server, raw_client(server.endpoint) as client:
             assert (await client.send("before")).code == pb.OK
-            _set(own_postgres, WITHOUT_STANDBY)
+            own_postgres.let_commits_wait()
             sending = asyncio.create_task(client.send("held"))
             await _is(lambda: _waits(own_postgres), "a commit that waits")
             server.signal(signal.SIGTERM)
             await _is(lambda: _refuses(server.endpoint), "a connection that is refused")
             assert server.is_running
             assert not sending.done()
-            _set(own_postgres, ALONE)
+            own_postgres.let_commits_pass()
             assert (await sending).code == pb.OK
             assert await server.ended() == 0
 
@@ -68,7 +66,7 @@ class TestStopping:
         spoiled.by("from popserver.serve import process; process.STOP_S = 0.1")
         async with workers(own_postgres.url, 2, *PLAIN, "--drain-timeout", "0s") as server:
             async with raw_client(server.endpoint) as client:
-                _set(own_postgres, WITHOUT_STANDBY)
+                own_postgres.let_commits_wait()
                 sending = asyncio.create_task(client.send("held"))
                 await _is(lambda: _waits(own_postgres), "a commit that waits")
                 pids = server.running()
@@ -106,7 +104,7 @@ class TestWithoutAStandby:
 
     async def test_it_goes_on_when_there_is_one(self, own_postgres: PostgresServer) -> None:
         async with _waiting_start(own_postgres, 2) as (server, starting):
-            _set(own_postgres, ALONE)
+            own_postgres.let_commits_pass()
             await starting
             assert await server.stop() == 0
 
@@ -181,7 +179,7 @@ class TestPauses:
 
 @asynccontextmanager
 async def _waiting_start(postgres: PostgresServer, count: int) -> AsyncIterator[tuple[Workers, asyncio.Task[None]]]:
-    _set(postgres, WITHOUT_STANDBY)
+    postgres.let_commits_wait()
     server = Workers(postgres.url, count, *PLAIN)
     starting = asyncio.create_task(server.start())
     try:
@@ -225,9 +223,3 @@ def _status(pid: int) -> list[str]:
 def _waits(postgres: PostgresServer) -> bool:
     with psycopg.connect(postgres.url) as conn:
         return conn.execute(_WAITING.encode()).fetchone() is not None
-
-
-def _set(postgres: PostgresServer, setting: str) -> None:
-    with psycopg.connect(postgres.url, autocommit=True) as conn:
-        conn.execute(f"ALTER SYSTEM SET {setting}".encode())
-        conn.execute("SELECT pg_reload_conf()")

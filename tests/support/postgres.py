@@ -37,6 +37,8 @@ _NUMBERS = itertools.count()
 _QUICK = ("fsync=off", "synchronous_commit=on", "full_page_writes=off")
 _DURABLE = ("fsync=on", "synchronous_commit=on")
 
+_WAITS = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
+
 
 class PostgresServer:
     """A server of one's own: it can be killed and started again on the same data and port.
@@ -104,6 +106,35 @@ class PostgresServer:
             if time.monotonic() > deadline:
                 raise AssertionError(f"Postgres does not start; its log:\n{self._log.read_text()[-4_000:]}")
             time.sleep(_LOOK_AGAIN_S)
+
+    def let_commits_wait(self) -> None:
+        """Every commit from now on waits for a synchronous standby that never comes, until `let_commits_pass`."""
+        self._set_standby("nobody")
+        while not self._a_commit_waits():  # the reload takes effect some time after it is answered
+            pass
+
+    def let_commits_pass(self) -> None:
+        """The opposite of `let_commits_wait`; what waits passes too."""
+        self._set_standby("")
+
+    def _set_standby(self, name: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as conn:
+            conn.execute("SET synchronous_commit = local")
+            conn.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'".encode())
+            conn.execute("SELECT pg_reload_conf()")
+
+    def _a_commit_waits(self) -> bool:
+        """Tries one that writes to the log alone; False: it has passed."""
+        with psycopg.connect(self.url, autocommit=True) as trial, psycopg.connect(self.url, autocommit=True) as other:
+            trial.pgconn.send_query(b"SELECT pg_logical_emit_message(true, 'trial', '')")
+            waits = False
+            while trial.pgconn.is_busy() and not waits:
+                waits = other.execute(_WAITS, (trial.info.backend_pid,)).fetchone() is not None
+                trial.pgconn.consume_input()
+            trial.cancel()
+            while trial.pgconn.get_result() is not None:
+                pass
+            return waits
 
     def stop(self) -> None:
         """End it the fast way: clients are thrown out, the data is left in order."""
