@@ -21,7 +21,7 @@ HARNESSES = {
     "power_cuts": ("databases as a power cut leaves them: writes dropped, kept, torn, reordered", "make power-cuts"),
     "worlds": ("every order of events of a few messages, groups and clients", "make worlds"),
     "mutations": (
-        "the rules of states, handles, FIFO, progress and filters, each changed in one place; tests have to notice",
+        "the code that decides and that changes the store, changed in one place at a time; tests have to notice",
         "make mutations",
     ),
     "fuzz": (

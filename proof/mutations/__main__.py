@@ -8,11 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+from proof.mutations.forks import KILLED, Verdict
 from proof.mutations.host import SECONDS_MIN
-from proof.mutations.judge import RoomResult, Selection, judge
+from proof.mutations.judge import RoomResult, Selection, judge, mutants_in
+from proof.mutations.record import Record
 from proof.mutations.rooms import ROOMS, SCORE_MIN, MutatedRoom
 from proof.mutations.survivors import EXPLAINED, Survivors, divide, read_explained
-from proof.totals import replace_totals
+from proof.totals import FOLDER, replace_totals
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,43 +26,59 @@ def main() -> int:
     root = Path(options.root).resolve()
     os.chdir(root)
     sys.path.insert(0, str(root))
-    selection = Selection(options.only, options.sample, options.seed, not options.functions, options.seconds)
+    selection = Selection(options.only, options.sample, options.seed, not options.functions)
     if options.source:
         given = MutatedRoom(tuple(options.source), tuple(options.tests), is_core=True, with_postgres=options.postgres)
         rooms = {"given": given}
     else:
-        counted = [name for name, room in ROOMS.items() if room.is_core or not options.totals]
-        rooms = {name: ROOMS[name] for name in options.room or counted}
+        rooms = {name: ROOMS[name] for name in options.room or ROOMS}
     reasons = read_explained(Path(options.explained))
-    if options.totals and (options.source or not selection.is_whole):
-        parser.error("--totals counts whole rooms; leave out --source, --only, --functions and --sample")
+    if (options.totals or options.again) and (options.source or not selection.is_whole):
+        parser.error("--totals and --again are about whole rooms; leave out --source, --only and --functions")
     is_good = True
     for name, room in rooms.items():
         started = time.monotonic()
-        result = judge(room, root, selection, options.jobs)
-        survivors = divide(result.mutants, result.survivors(), reasons)
-        _report(name, result, survivors, time.monotonic() - started, is_whole=selection.is_whole)
+        mutants = mutants_in(room, root)
+        record = Record(root, Path(options.record)) if options.totals or options.again else None
+        known = record.read(mutants) if record is not None else [None] * len(mutants)
+        places = selection.of(mutants, (at for at, each in enumerate(known) if _is_wanted(each, again=options.again)))
+        if places:
+            verdicts = judge(room, root, [mutants[at] for at in places], options.jobs, options.seconds)
+            known = [*map(dict(zip(places, verdicts, strict=True)).get, range(len(mutants)), known)]
+        result = RoomResult.of(mutants, known)
+        survivors = divide(mutants, result.survivors(), reasons)
+        _report(name, len(mutants), result, survivors, time.monotonic() - started)
         is_good = is_good and (not room.is_core or (result.score >= SCORE_MIN and not survivors.unexplained))
-        if options.totals and room.is_core:
-            replace_totals("mutations", name, _counts(result, survivors))
+        if record is not None:
+            record.keep(mutants, known)
+            replace_totals("mutations", name, _counts(room, len(mutants), result, survivors), record.folder)
     if not is_good:
         print(f"A core room needs a score of {SCORE_MIN}, and a reason for each survivor in {EXPLAINED.name}.")
         print("To judge one function again: python -m proof.mutations ROOM --only FUNCTION")
     return 0 if is_good else 1
 
 
-def _counts(result: RoomResult, survivors: Survivors) -> dict[str, int]:
+def _is_wanted(verdict: Verdict | None, *, again: bool) -> bool:
+    return verdict is not None and verdict not in KILLED if again else verdict is None
+
+
+def _counts(room: MutatedRoom, mutants: int, result: RoomResult, survivors: Survivors) -> dict[str, int]:
+    is_low = result.score < SCORE_MIN
     return {
-        "mutants": len(result.mutants),
+        "mutants": mutants,
+        "judged": len(result.mutants),
         "killed": result.killed,
         "explained": len(survivors.explained),
-        "violations": len(survivors.unexplained),
+        "survived": len(survivors.unexplained),
+        "violations": len(survivors.unexplained) if room.is_core else int(is_low),
     }
 
 
-def _report(name: str, result: RoomResult, survivors: Survivors, seconds: float, *, is_whole: bool) -> None:
+def _report(name: str, mutants: int, result: RoomResult, survivors: Survivors, seconds: float) -> None:
+    is_whole = len(result.mutants) == mutants
+    of = "" if is_whole else f" of {mutants}"
     print(
-        f"{name}: {len(result.mutants)} mutants, {result.killed} killed, {len(survivors.explained)} explained,"
+        f"{name}: {len(result.mutants)}{of} mutants, {result.killed} killed, {len(survivors.explained)} explained,"
         f" {len(survivors.unexplained)} unexplained; score {result.score:.3f}; {seconds:.0f} s"
     )
     kinds = {str(verdict): result.verdicts.count(verdict) for verdict in dict.fromkeys(result.verdicts)}
@@ -88,8 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--totals",
         action="store_true",
-        help="put the counts of core rooms into proof/totals/mutations.json; judges only these, unless rooms are named",
+        help="judge what has no verdict in proof/totals yet, and put the verdicts there; with --sample so many of each",
     )
+    parser.add_argument("--again", action="store_true", help="judge survivors in proof/totals once more")
+    parser.add_argument("--record", default=str(FOLDER), metavar="FOLDER", help="in place of proof/totals")
     parser.add_argument("--root", default=str(ROOT), help="the folder that files are named from")
     parser.add_argument("--source", action="append", metavar="FILE", help="a file to change, in place of a room")
     parser.add_argument("--tests", action="append", default=[], metavar="FILE", help="tests for --source")

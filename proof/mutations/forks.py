@@ -56,19 +56,29 @@ class _Fork(NamedTuple, Generic[K]):
     folder: str
 
 
-def nothing(_pid: int) -> None:
+def nothing(_: object) -> None:
     """After forks that leave nothing outside of their process and folder."""
 
 
 def run_surely(
     tasks: Iterable[Task[K]], jobs: int, after: Callable[[int], None] = nothing
 ) -> Iterator[tuple[K, Verdict]]:
-    """As `run_forks`; what hangs or dies runs once more, alone and with more time."""
-    given = {task.key: task for task in tasks}
+    """As `run_forks`; what hangs or dies runs once more, alone and with more time.
+
+    A task is taken from `tasks` when it begins.
+    """
+    running: dict[K, Task[K]] = {}
+
+    def begun() -> Iterator[Task[K]]:
+        for task in tasks:
+            running[task.key] = task
+            yield task
+
     again: list[Task[K]] = []
-    for key, verdict in run_forks(given.values(), jobs, after):
+    for key, verdict in run_forks(begun(), jobs, after):
+        task = running.pop(key)
         if verdict in UNSURE:
-            again.append(given[key]._replace(patience=PATIENCE_ALONE))
+            again.append(task._replace(patience=PATIENCE_ALONE))
         else:
             yield key, verdict
     yield from run_forks(again, 1, after)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import mmap
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -44,7 +46,7 @@ PATIENCE = 10
 SECONDS_MIN = 15.0
 BASELINE_SECONDS_MAX = 900.0
 # What the tests of a mutant that survives may take, without a change. Slower tests do not judge it.
-BUDGET_S = 120.0
+BUDGET_S = 30.0
 # What the tests of a file without a change may take, to know that importing it anew, or running statements of it again,
 # harms nothing by itself.
 CONTROL_S = 5.0
@@ -52,6 +54,7 @@ CONTROL_S = 5.0
 _MARKS_LEFT_OUT = ("full", "slow", "browser", "matrix")
 
 K = TypeVar("K")
+_Reached = dict[str, dict[int, list[str]]]  # the tests that reach a line, by path and line
 pytest_options = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:terminalreporter")
 
 
@@ -59,7 +62,7 @@ class Baseline(NamedTuple):
     """The tests without a change."""
 
     seconds: dict[str, float]  # by test
-    reached: dict[str, dict[int, list[str]]]  # the tests that reach a line, by path and line
+    reached: _Reached
     imported: dict[str, list[int]]  # the lines that run when their module is imported, by path
     failed: list[str]
     loaded: list[str]  # modules that are not the project's
@@ -110,17 +113,10 @@ class Host:
         self._importing.stop()
         imported = {path: self._importing.get_data().lines(str(self._root / path)) or [] for path in self._paths}
         items = [each for each in session.items if is_taken(each, with_postgres=self._with_postgres)]
-        noted = self.answer.with_suffix(".baseline")
-        tasks = [Task("baseline", lambda _: self._baseline(items, noted), BASELINE_SECONDS_MAX)]
         if self._with_postgres:
-            tasks.insert(0, Task("template", lambda _: make_template(), BASELINE_SECONDS_MAX))
-        [*run_forks(tasks, 1, self._after)]
-        if not noted.exists():
-            raise RuntimeError("The tests without a change did not end; run them by pytest first.")
-        seconds, reached, failed = json.loads(noted.read_text())
-        os.write(2, f"  {len(items)} tests without a change: {sum(seconds.values()):.0f} s\n".encode())
-        by_line = {path: {int(line): tests for line, tests in lines.items()} for path, lines in reached.items()}
-        baseline = Baseline(seconds, by_line, imported, failed, sorted(_foreign(self._root)))
+            [*run_forks([Task("template", lambda _: make_template(), BASELINE_SECONDS_MAX)], 1, self._after)]
+        seconds, reached, failed = self._without_a_change(items)
+        baseline = Baseline(seconds, reached, imported, failed, sorted(_foreign(self._root)))
         verdicts = {} if failed else self._judge({each.nodeid: each for each in items}, baseline)
         self.answer.write_text(json.dumps([baseline, {str(index): verdict for index, verdict in verdicts.items()}]))
         return True
@@ -128,7 +124,31 @@ class Host:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed = self._failed or report.failed
 
-    def _baseline(self, items: Sequence[pytest.Item], noted: Path) -> int:
+    def _without_a_change(self, items: Sequence[pytest.Item]) -> tuple[dict[str, float], _Reached, list[str]]:
+        """How long each test takes, which lines it reaches, and which fail. The tests of a file stay in one fork."""
+        files = [*dict.fromkeys(each.path for each in items)]
+        shares = [[each for each in items if files.index(each.path) % self._jobs == at] for at in range(self._jobs)]
+        noted = {self.answer.with_suffix(f".{at}"): share for at, share in enumerate(shares) if share}
+        tasks = [
+            Task(path, partial(self._baseline, share, path), BASELINE_SECONDS_MAX) for path, share in noted.items()
+        ]
+        [*run_forks(tasks, self._jobs, self._after)]
+        seconds: dict[str, float] = {}
+        reached: _Reached = {path: {} for path in self._paths}
+        failed: list[str] = []
+        for each in noted:
+            if not each.exists():
+                raise RuntimeError("The tests without a change did not end; run them by pytest first.")
+            its_seconds, its_reached, its_failed = json.loads(each.read_text())
+            seconds |= its_seconds
+            failed += its_failed
+            for path, lines in its_reached.items():
+                for line, tests in lines.items():
+                    reached[path].setdefault(int(line), []).extend(tests)
+        os.write(2, f"  {len(items)} tests without a change: {sum(seconds.values()):.0f} s\n".encode())
+        return seconds, reached, failed
+
+    def _baseline(self, items: Sequence[pytest.Item], noted: Path, _patience: float) -> int:
         silence()
         seconds: dict[str, float] = {}
         failed: list[str] = []
@@ -156,29 +176,47 @@ class Host:
 
     def _judge(self, items: dict[str, pytest.Item], baseline: Baseline) -> dict[int, Verdict]:
         verdicts: dict[int, Verdict] = {}
-        tasks: list[Task[int]] = []
+        planned: dict[int, tuple[Callable[[], None], list[str]]] = {}
         for index, mutant in enumerate(self._mutants):
             change = self._change(mutant, baseline.imported[mutant.path])
             if change is None:
                 continue
-            tests = tests_of(mutant.path, change.lines, baseline)
-            if not tests:
+            if tests := tests_of(mutant.path, change.lines, baseline):
+                planned[index] = change.run, tests
+            else:
                 verdicts[index] = Verdict.UNREACHED
-                continue
-            tasks.append(self._task(index, change.run, tests, items, baseline))
         gc.collect()
         gc.freeze()
         self._check_rebinding(items, baseline)
+        failures = Failures(items, len(self._mutants))
+        tasks = (
+            self._task(
+                index,
+                change,
+                failures.first(self._mutants[index], tests),
+                items,
+                baseline,
+                partial(failures.note, index),
+            )
+            for index, (change, tests) in planned.items()
+        )
         for done, (index, verdict) in enumerate(run_surely(tasks, self._jobs, self._after), start=1):
             verdicts[index] = verdict
-            _say(done, len(tasks), self._mutants[index], verdict)
+            failures.count(index, self._mutants[index])
+            _say(done, len(planned), self._mutants[index], verdict)
         return verdicts
 
     def _task(
-        self, key: K, change: Callable[[], None], tests: Sequence[str], items: dict[str, pytest.Item], of: Baseline
+        self,
+        key: K,
+        change: Callable[[], None],
+        tests: Sequence[str],
+        items: dict[str, pytest.Item],
+        of: Baseline,
+        note: Callable[[str], None] = nothing,
     ) -> Task[K]:
         limits = [max(self.seconds_min, PATIENCE * of.seconds[each]) for each in tests]
-        return Task(key, _Trial(self, change, [items[each] for each in tests], limits), sum(limits))
+        return Task(key, _Trial(self, change, [items[each] for each in tests], limits, note), sum(limits))
 
     def _check_rebinding(self, items: dict[str, pytest.Item], baseline: Baseline) -> None:
         """The statements that run again have to survive that, without a change."""
@@ -203,14 +241,37 @@ class Host:
         self._rebindings.setdefault(mutant.path, []).append(rebinding)
         return _Change(partial(rebinding.run, module_of(mutant.path)), rebinding.lines)
 
-    def passes(self, items: Sequence[pytest.Item], seconds_max: Sequence[float]) -> int:
-        """Run tests until one fails. One that takes longer than it may ends this process."""
+    def passes(self, items: Sequence[pytest.Item], seconds_max: Sequence[float], note: Callable[[str], None]) -> int:
+        """Run tests until one fails, and `note` it. One that takes longer than it may ends this process."""
         for (item, following), seconds in zip(_pairs(items), seconds_max, strict=True):
             end_after(seconds)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self._failed:
+                note(item.nodeid)
                 return FAILED
         return PASSED
+
+
+class Failures:
+    """The tests that have noticed mutants: the next mutants of the same function meet them first."""
+
+    def __init__(self, tests: Iterable[str], mutants: int) -> None:
+        self._tests = [*tests]
+        self._numbers = memoryview(mmap.mmap(-1, max(1, mutants) * 4)).cast("i")  # shared with the forks
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def note(self, index: int, test: str) -> None:
+        """In a fork."""
+        self._numbers[index] = self._tests.index(test) + 1
+
+    def count(self, index: int, mutant: Mutant) -> None:
+        """After the fork."""
+        if number := self._numbers[index]:
+            self._counts[mutant.place, self._tests[number - 1]] += 1
+
+    def first(self, mutant: Mutant, tests: Iterable[str]) -> list[str]:
+        """The same tests, those first that have noticed most; the others in their order."""
+        return sorted(tests, key=lambda each: -self._counts[mutant.place, each])
 
 
 class _Change(NamedTuple):
@@ -231,6 +292,7 @@ class _Trial:
     change: Callable[[], None]
     items: list[pytest.Item]
     seconds_max: list[float]  # of each test
+    note: Callable[[str], None]
 
     def __call__(self, patience: float) -> int:
         silence()
@@ -238,7 +300,7 @@ class _Trial:
             self.change()
         except Exception:  # noqa: BLE001 - as an import that fails
             return BROKEN
-        return self.host.passes(self.items, [patience * each for each in self.seconds_max])
+        return self.host.passes(self.items, [patience * each for each in self.seconds_max], self.note)
 
 
 def is_taken(item: pytest.Item, *, with_postgres: bool) -> bool:

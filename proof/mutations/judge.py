@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +28,7 @@ from proof.mutations.host import (
 from proof.mutations.imported import ImportedTrial, load_others
 from proof.mutations.mutants import Mutant, mutants_of
 from proof.mutations.postgres import drop_databases, shared_postgres
+from proof.mutations.record import in_drawn_order
 from proof.mutations.rooms import MutatedRoom
 
 HOUR_S = 3_600.0
@@ -37,10 +37,16 @@ IMPORT_SECONDS_MAX = 60.0
 
 
 class RoomResult(NamedTuple):
-    """The verdict on each mutant of a room."""
+    """The verdicts on mutants of a room."""
 
     mutants: list[Mutant]
     verdicts: list[Verdict]
+
+    @classmethod
+    def of(cls, mutants: Sequence[Mutant], known: Sequence[Verdict | None]) -> RoomResult:
+        """Of those that have a verdict."""
+        judged = [(one, verdict) for one, verdict in zip(mutants, known, strict=True) if verdict is not None]
+        return cls([one for one, _ in judged], [verdict for _, verdict in judged])
 
     @property
     def killed(self) -> int:
@@ -62,37 +68,45 @@ class Selection(NamedTuple):
     sample: int = 0  # how many, drawn by `seed`; 0: all
     seed: int = 0
     with_imports: bool = True  # also those that have to be imported, one second or more each
-    seconds_min: float = SECONDS_MIN  # what a mutant may take at least
 
     @property
     def is_whole(self) -> bool:
-        return self._replace(seconds_min=SECONDS_MIN) == Selection()
+        return self._replace(sample=0, seed=0) == Selection()
 
-    def of(self, mutants: Sequence[Mutant]) -> list[Mutant]:
-        chosen = [each for each in mutants if self.only in each.place and (self.with_imports or each.is_in_body)]
-        if 0 < self.sample < len(chosen):
-            drawn = sorted(random.Random(self.seed).sample(range(len(chosen)), self.sample))
-            chosen = [chosen[each] for each in drawn]
-        return chosen
+    def of(self, mutants: Sequence[Mutant], places: Iterable[int]) -> list[int]:
+        """The places of those that are judged, in the order of the list."""
+        chosen = [
+            at for at in places if self.only in mutants[at].place and (self.with_imports or mutants[at].is_in_body)
+        ]
+        return sorted(in_drawn_order(chosen, len(mutants), self.seed)[: self.sample or None])
 
 
-def judge(room: MutatedRoom, root: Path, selection: Selection, jobs: int) -> RoomResult:
-    """Judge the mutants of a room. Raises `RuntimeError` if a test fails without a change."""
+def mutants_in(room: MutatedRoom, root: Path) -> list[Mutant]:
+    """All of them, one file after the other."""
+    return [each for path in room.sources for each in mutants_of(path, root)]
+
+
+def judge(
+    room: MutatedRoom, root: Path, mutants: Sequence[Mutant], jobs: int, seconds_min: float = SECONDS_MIN
+) -> list[Verdict]:
+    """Judge mutants of a room, in their order.
+
+    seconds_min: what a mutant may take at least. Raises `RuntimeError` if a test fails without a change.
+    """
     with shared_postgres() if room.with_postgres else nullcontext():
-        return _judge(room, root, selection, jobs)
+        return _judge(room, root, mutants, jobs, seconds_min)
 
 
-def _judge(room: MutatedRoom, root: Path, selection: Selection, jobs: int) -> RoomResult:
-    mutants = selection.of([each for path in room.sources for each in mutants_of(path, root)])
+def _judge(room: MutatedRoom, root: Path, mutants: Sequence[Mutant], jobs: int, seconds_min: float) -> list[Verdict]:
     with tempfile.TemporaryDirectory(prefix="popmq-mutations-") as folder:
         answer = Path(folder) / "answer.json"
-        host = Host(root, mutants, jobs, answer, selection.seconds_min, with_postgres=room.with_postgres)
+        host = Host(root, mutants, jobs, answer, seconds_min, with_postgres=room.with_postgres)
         judged = _host(room, host)
     if judged.baseline.failed:
         raise RuntimeError(f"These tests fail without a change: {', '.join(judged.baseline.failed)}")
     verdicts = dict(judged.verdicts)
     left = [index for index in range(len(mutants)) if index not in verdicts]
-    if left and selection.with_imports:
+    if left:
         load_others(judged.baseline.loaded)
         _check_control(mutants[left[0]].path, room, root, judged.baseline)
         trials = [_imported(index, mutants[index], room, root, judged.baseline) for index in left]
@@ -100,8 +114,7 @@ def _judge(room: MutatedRoom, root: Path, selection: Selection, jobs: int) -> Ro
             verdicts[index] = verdict
             if done % 20 == 0 or done == len(trials):
                 sys.stderr.write(f"  {done} of {len(trials)} mutants that are imported\n")
-    known = sorted(verdicts)
-    return RoomResult([mutants[each] for each in known], [verdicts[each] for each in known])
+    return [verdicts[index] for index in range(len(mutants))]
 
 
 def _host(room: MutatedRoom, host: Host) -> Judged:

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from proof.mutations.forks import Verdict
+from proof.mutations.host import Failures
 from proof.mutations.mutants import mutants_of
 from proof.mutations.rebound import rebinding_of
+from proof.mutations.record import Record
 from proof.mutations.rooms import ROOMS
 from proof.mutations.survivors import divide, read_explained
+from proof.totals import read_totals
 
 ROOT = Path(__file__).parents[2]
 SOURCE = """
@@ -157,11 +161,54 @@ def test_type_variables_are_left_out() -> None:
     assert [each.change for each in mutants_of("popserver/fifo/order.py", ROOT) if not each.function] == []
 
 
-@pytest.mark.parametrize("part", [["--only", "decode"], ["--sample", "3"], ["--functions"], ["--source", "a.py"]])
+@pytest.mark.parametrize("part", [["--only", "decode"], ["--functions"], ["--source", "a.py"]])
 def test_totals_are_of_whole_rooms(part: list[str]) -> None:
     report = run("--totals", *part)
-    assert "--totals counts whole rooms" in report.stderr
+    assert "--totals and --again are about whole rooms" in report.stderr
     assert report.returncode == 2
+
+
+def test_a_run_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+    def counts() -> dict[str, int]:
+        report = run("fifo", "--totals", "--sample", "3", "--record", str(tmp_path))
+        assert report.returncode == 0, report.stdout + report.stderr
+        return read_totals("mutations", tmp_path)
+
+    assert [counts()["judged"] for _ in range(3)] == [3, 6, 9]
+    assert counts() == {"mutants": 34, "judged": 12, "killed": 12, "explained": 0, "survived": 0, "violations": 0}
+
+
+def test_a_file_that_changed_is_judged_anew(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(SOURCE)
+    (tmp_path / "other.py").write_text(WHILE)
+    record = Record(tmp_path, tmp_path / "totals")
+    mutants = [*mutants_of("one.py", tmp_path), *mutants_of("other.py", tmp_path)]
+    assert {*record.read(mutants)} == {None}
+    verdicts = [Verdict.FAILED if at % 2 else Verdict.SURVIVED for at in range(len(mutants))]
+    record.keep(mutants, verdicts)
+    assert record.read(mutants) == verdicts
+    (tmp_path / "other.py").write_text(WHILE + "\n")
+    of_one = verdicts[: len(mutants_of("one.py", tmp_path))]
+    assert record.read(mutants) == of_one + [None] * (len(mutants) - len(of_one))
+
+
+def test_survivors_are_judged_again_when_there_are_more_tests(tmp_path: Path) -> None:
+    record = Record(ROOT, tmp_path)
+    mutants = mutants_of("popserver/fifo/order.py", ROOT)
+    record.keep(mutants, [Verdict.SURVIVED, Verdict.UNREACHED, *[Verdict.FAILED] * (len(mutants) - 2)])
+    report = run("fifo", "--again", "--record", str(tmp_path))
+    assert "34 mutants, 34 killed" in report.stdout, report.stdout + report.stderr
+    assert {*record.read(mutants)} == {Verdict.FAILED}
+
+
+def test_what_has_noticed_a_mutant_judges_its_neighbours_first() -> None:
+    [one, *_, other] = mutants_of("popserver/fifo/order.py", ROOT)
+    failures = Failures(["a", "b", "c"], 2)
+    failures.note(0, "c")
+    failures.count(0, one)
+    failures.count(1, other)
+    assert failures.first(one, ["a", "b", "c"]) == ["c", "a", "b"]
+    assert failures.first(other, ["a", "b", "c"]) == ["a", "b", "c"]
 
 
 def test_each_explained_mutant_exists() -> None:

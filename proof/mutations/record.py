@@ -1,0 +1,74 @@
+"""The verdicts so far: a run judges what has none yet, so hours of judging may be many runs.
+
+For each file it keeps the digest of its source, and one letter for each mutant in the order of `mutants_of`. A file
+that has changed begins anew. A verdict stays when tests change, which only become more; without `judged.json` all is
+judged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from proof.mutations.forks import Verdict
+from proof.mutations.mutants import Mutant
+
+_LETTERS: Final = {
+    Verdict.FAILED: "f",
+    Verdict.BROKEN: "b",
+    Verdict.SURVIVED: "S",
+    Verdict.UNREACHED: "U",
+    Verdict.HUNG: "H",
+    Verdict.DIED: "D",
+}
+_VERDICTS: Final = {letter: verdict for verdict, letter in _LETTERS.items()}
+_NONE: Final = "."
+
+
+class Record:
+    """The verdicts on the mutants of files below `root`, kept in `folder`."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.folder = folder
+        self._root, self._path = root, folder / "judged.json"
+
+    def read(self, mutants: Sequence[Mutant]) -> list[Verdict | None]:
+        """In their order. `mutants`: all of some files, one file after the other."""
+        files = self._files()
+        return [
+            _VERDICTS.get(letter)
+            for path, those in groupby(mutants, key=lambda each: each.path)
+            for letter in self._letters(files, path, len([*those]))
+        ]
+
+    def keep(self, mutants: Sequence[Mutant], verdicts: Iterable[Verdict | None]) -> None:
+        """As `read` gives them."""
+        files = self._files()
+        told = zip(mutants, verdicts, strict=True)
+        for path, those in groupby(told, key=lambda each: each[0].path):
+            letters = "".join(_NONE if each is None else _LETTERS[each] for _, each in those)
+            files[path] = {"digest": self._digest(path), "verdicts": letters}
+        self.folder.mkdir(exist_ok=True)
+        self._path.write_text(json.dumps(dict(sorted(files.items())), indent=1) + "\n")
+
+    def _files(self) -> dict[str, Mapping[str, str]]:
+        return json.loads(self._path.read_text()) if self._path.exists() else {}
+
+    def _letters(self, files: Mapping[str, Mapping[str, str]], path: str, count: int) -> str:
+        of = files.get(path, {})
+        known = of.get("verdicts", "")
+        return known if of.get("digest") == self._digest(path) and len(known) == count else _NONE * count
+
+    def _digest(self, path: str) -> str:
+        return hashlib.sha256((self._root / path).read_bytes()).hexdigest()[:16]
+
+
+def in_drawn_order(places: Sequence[int], of: int, seed: int = 0) -> list[int]:
+    """So what has been judged at any time is a sample. The order of places in `range(of)` is always the same."""
+    rank = random.Random(seed).sample(range(of), of)
+    return sorted(places, key=rank.__getitem__)
