@@ -74,11 +74,13 @@ ROOMS: dict[str, MutatedRoom] = {
         ("popserver/delivery/advance.py",),
         (
             "tests/fifo",
+            "tests/delivery/test_grid.py",
             "tests/progress/test_pauses.py",
             "tests/progress/test_skips.py",
             "tests/progress/test_resets.py",
             "tests/lite/test_order.py",
         ),
+        is_core=True,
         with_postgres=True,
     ),
     "resets": MutatedRoom(

@@ -56,6 +56,7 @@ class OpenStore:
         self.conn = database.connect_writer()
         self.now_ms = START_MS
         self.rings: set[int] = set()
+        self.lite_rings: dict[int, set[str]] = {}
         self.rung: set[int] = set()  # by all transactions, until the test empties it
         self.answer_bytes = ANSWER_BYTES_MAX
         self.memory: dict[type[Any], Any] = {}
@@ -87,7 +88,7 @@ class OpenStore:
         self.conn.exec_driver_sql("COMMIT")
         for each in tx.after_commit:
             each()
-        self.rings, self.due_ms = tx.ready_topics, tx.due.get(DUE)
+        self.rings, self.lite_rings, self.due_ms = tx.ready_topics, tx.ready_lite, tx.due.get(DUE)
         self.rung |= tx.ready_topics
         self.enters_ms, self.check_ms = tx.due.get(PENDING), tx.due.get(CHECKS)
         self.words, self.outdated = tx.signals, tx.invalidations
