@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from proof.mutations.forks import KILLED, Verdict
 from proof.mutations.host import SECONDS_MIN
 from proof.mutations.judge import RoomResult, Selection, judge, mutants_in
+from proof.mutations.mutants import Mutant
 from proof.mutations.record import Record
 from proof.mutations.rooms import ROOMS, SCORE_MIN, MutatedRoom
 from proof.mutations.survivors import EXPLAINED, Survivors, divide, read_explained
@@ -35,27 +36,39 @@ def main() -> int:
     reasons = read_explained(Path(options.explained))
     if (options.totals or options.again) and (options.source or not selection.is_whole):
         parser.error("--totals and --again are about whole rooms; leave out --source, --only and --functions")
+    record = Record(root, Path(options.record)) if options.totals or options.again else None
     is_good = True
     for name, room in rooms.items():
-        started = time.monotonic()
         mutants = mutants_in(room, root)
-        record = Record(root, Path(options.record)) if options.totals or options.again else None
-        known = record.read(mutants) if record is not None else [None] * len(mutants)
-        places = selection.of(mutants, (at for at, each in enumerate(known) if _is_wanted(each, again=options.again)))
-        if places:
-            verdicts = judge(room, root, [mutants[at] for at in places], options.jobs, options.seconds)
-            known = [*map(dict(zip(places, verdicts, strict=True)).get, range(len(mutants)), known)]
-        result = RoomResult.of(mutants, known)
+        result = _judged(room, root, mutants, selection, record, options)
         survivors = divide(mutants, result.survivors(), reasons)
-        _report(name, len(mutants), result, survivors, time.monotonic() - started)
+        _report(name, len(mutants), result, survivors)
         is_good = is_good and (not room.is_core or (result.score >= SCORE_MIN and not survivors.unexplained))
         if record is not None:
-            record.keep(mutants, known)
             replace_totals("mutations", name, _counts(room, len(mutants), result, survivors), record.folder)
     if not is_good:
         print(f"A core room needs a score of {SCORE_MIN}, and a reason for each survivor in {EXPLAINED.name}.")
         print("To judge one function again: python -m proof.mutations ROOM --only FUNCTION")
     return 0 if is_good else 1
+
+
+def _judged(
+    room: MutatedRoom,
+    root: Path,
+    mutants: Sequence[Mutant],
+    selection: Selection,
+    record: Record | None,
+    options: argparse.Namespace,
+) -> RoomResult:
+    """Judge what is selected, and add what the record knows of the others."""
+    known = record.read(mutants) if record is not None else [None] * len(mutants)
+    wanted = (at for at, verdict in enumerate(known) if _is_wanted(verdict, again=options.again))
+    if places := selection.of(mutants, wanted):
+        verdicts = judge(room, root, [mutants[at] for at in places], options.jobs, options.seconds)
+        known = [*map(dict(zip(places, verdicts, strict=True)).get, range(len(mutants)), known)]
+        if record is not None:
+            record.keep(mutants, known)
+    return RoomResult.of(mutants, known)
 
 
 def _is_wanted(verdict: Verdict | None, *, again: bool) -> bool:
@@ -74,12 +87,12 @@ def _counts(room: MutatedRoom, mutants: int, result: RoomResult, survivors: Surv
     }
 
 
-def _report(name: str, mutants: int, result: RoomResult, survivors: Survivors, seconds: float) -> None:
+def _report(name: str, mutants: int, result: RoomResult, survivors: Survivors) -> None:
     is_whole = len(result.mutants) == mutants
     of = "" if is_whole else f" of {mutants}"
     print(
         f"{name}: {len(result.mutants)}{of} mutants, {result.killed} killed, {len(survivors.explained)} explained,"
-        f" {len(survivors.unexplained)} unexplained; score {result.score:.3f}; {seconds:.0f} s"
+        f" {len(survivors.unexplained)} unexplained; score {result.score:.3f}"
     )
     kinds = {str(verdict): result.verdicts.count(verdict) for verdict in dict.fromkeys(result.verdicts)}
     print("  " + "; ".join(f"{count} × {kind}" for kind, count in kinds.items()))
