@@ -175,12 +175,13 @@ class LiteReceive(Receive):
 
 @dataclass(frozen=True, slots=True)
 class LiteSync(Call):
-    """A client subscribes to lite topics, or unsubscribes."""
+    """A client subscribes to lite topics, or unsubscribes. `takes`: and the other clients of its group lose them."""
 
     group: str
     client: str
     names: tuple[str, ...]
     adds: bool
+    takes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

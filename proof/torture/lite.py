@@ -15,6 +15,8 @@ from tests.support.workload import Consumer, Producer, asked, now_ms
 # Each has lite topics of its own, because only one sender at a time makes an order that can be judged.
 SENDERS = ("producer-0", "producer-1", "program")
 LITE_TOPICS_EACH = 3
+# In this group of the load a lite topic has one client at a time, the last that has added it.
+EXCLUSIVE = "shipping"
 RECEIVES_PER_SYNC = 2  # so the server does not take a client for gone, which it does after 90 s
 
 
@@ -48,7 +50,7 @@ class LiteProducer(Producer):
 
 
 class LiteConsumer(Consumer):
-    """A client of a group that shares lite topics. It begins with every second one and changes them now and then; a
+    """A client of a group that chooses lite topics. It begins with every second one and changes them now and then; a
     careful one has all."""
 
     _receives = 0
@@ -65,6 +67,8 @@ class LiteConsumer(Consumer):
             await self._sync(stub, pb.COMPLETE_ADD, LITE_TOPICS)
         elif not self._subscribed:
             await self._sync(stub, pb.COMPLETE_ADD, LITE_TOPICS[int(self._name.rpartition("-")[2]) % 2 :: 2])
+        elif self.group == EXCLUSIVE:
+            await self._sync(stub, pb.PARTIAL_ADD, self._chance.sample(LITE_TOPICS, 3))
         elif self._chance.random() < 0.5 and len(self._subscribed) > 1:
             await self._sync(stub, pb.PARTIAL_REMOVE, [self._chance.choice(sorted(self._subscribed))])
         else:
@@ -77,11 +81,12 @@ class LiteConsumer(Consumer):
             lite_topic_set=names,
         )  # fmt: skip
         adds, outcome = action != pb.PARTIAL_REMOVE, Outcome.UNKNOWN
+        takes = self.group == EXCLUSIVE and action == pb.PARTIAL_ADD
         while outcome is not Outcome.OK and not self._load.stopping:
             invoked_ms = now_ms()
             outcome, _ = await asked(stub.SyncLiteSubscription, request, self._name)
             self._load.history.add(
-                LiteSync(outcome, invoked_ms, now_ms(), self.group, self._name, tuple(sorted(names)), adds)
+                LiteSync(outcome, invoked_ms, now_ms(), self.group, self._name, tuple(sorted(names)), adds, takes)
             )
             await self._pause_after(outcome)
         self._subscribed = self._subscribed | {*names} if adds else self._subscribed - {*names}

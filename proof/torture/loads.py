@@ -12,7 +12,7 @@ from popclient.aio import Admin
 from proof.history.scenes import Scene
 from proof.torture.client_processes import GROUP as PROGRAMS
 from proof.torture.consumers import GivingUpConsumer, QueueReader, Redriver
-from proof.torture.lite import LiteConsumer, LiteProducer
+from proof.torture.lite import EXCLUSIVE, LiteConsumer, LiteProducer
 from proof.torture.producers import DelayingProducer, HalfProducer, OrderedProducer
 from tests.support.workload import Consumer, Load, Producer
 
@@ -62,9 +62,11 @@ class SceneLoad(Load):
         self._redrivers = [Redriver(self, group) for group in groups] if scene is Scene.REDRIVE else []
 
     async def prepare(self, endpoint: str) -> None:
-        """Make the topic."""
+        """Make the topic, and the group that gets lite topics in another way than one that makes itself."""
         async with Admin(endpoint) as admin:
             await admin.create_topic(self.topic, queue_count=QUEUES, accept_message_types=self._message_type)
+            if self._message_type == CLIENTS[Scene.LITE].message_type:
+                await admin.create_group(EXCLUSIVE, lite="EXCLUSIVE")
 
     async def run_consumers(self, *endpoints: str) -> None:
         """Also those that finish what programs have left."""

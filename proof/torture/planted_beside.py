@@ -125,6 +125,13 @@ def _unsubscription_ignored() -> None:
     flow.LiteSubscriptions._change = ignores
 
 
+@fault("a lite topic stays with the client that had it first", Scene.LITE, "I2")
+def _nothing_is_taken() -> None:
+    module("popserver.lite.subscriptions")._take_over = lambda _tx, request, others: (
+        {name for _, name in others} if request.is_complete else set()
+    )
+
+
 def _all_lite_topics() -> None:
     """A program that subscribes to one gets all."""
     rpc = module("popserver.lite.rpc")

@@ -270,6 +270,25 @@ def subscribed() -> Tale:
     return Scene.LITE, calls, ended("a", "b", message_group="lite")
 
 
+def taken_over() -> Tale:
+    """A client takes a lite topic from another one, which gets a message by a receive that began before."""
+    first, second = (
+        LiteReceive(OK, at, at + 2, GROUP, HELD_MS, receive(at, name).deliveries, client)
+        for at, name, client in ((10.0, "a", "one"), (40.0, "b", "two"))
+    )
+    calls: list[Call] = [
+        OrderedSend(OK, 0, 2, "a", "content", "lite"),
+        OrderedSend(OK, 3, 5, "b", "content", "lite"),
+        LiteSync(OK, 6, 7, GROUP, "one", ("lite", "other"), adds=True, takes=True),
+        LiteSync(OK, 9, 11, GROUP, "two", ("lite",), adds=True, takes=True),
+        first,
+        ack("a", 20, 10),
+        second,
+        ack("b", 50, 40),
+    ]
+    return Scene.LITE, calls, ended("a", "b", message_group="lite")
+
+
 def shared() -> Tale:
     """A member is killed with a message, which comes again to another one; progress waits for it."""
     calls: list[Call] = [
@@ -286,7 +305,7 @@ def shared() -> Tale:
 
 TALES = (
     in_order, a_run_again, a_run_again_in_parts, delayed, decided, redriven, pulled, lived_on, soon, repeated, pushed,
-    sunk, listened, subscribed, shared,
+    sunk, listened, subscribed, taken_over, shared,
 )  # fmt: skip
 
 
@@ -526,6 +545,10 @@ def of_a_lite_topic_of_another(calls: list[Call], _final: Final) -> None:
     calls[6] = LiteSync(OK, 30, 35, GROUP, "two", ("other",), adds=True)
 
 
+def of_a_lite_topic_that_another_took(calls: list[Call], _final: Final) -> None:
+    calls[3] = LiteSync(OK, 8, 9, GROUP, "two", ("lite",), adds=True, takes=True)
+
+
 def a_lite_topic_overtaken(calls: list[Call], _final: Final) -> None:
     calls[5] = ack("a", 60, 10)
 
@@ -600,6 +623,7 @@ BROKEN: list[tuple[Callable[[], Tale], Callable[[list[Call], Final], None], str]
     (subscribed, of_a_lite_topic_that_it_never_wanted, "I2"),
     (subscribed, of_a_lite_topic_of_another, "I2"),
     (subscribed, a_lite_topic_overtaken, "I6"),
+    (taken_over, of_a_lite_topic_that_another_took, "I2"),
     (shared, committed_too_soon, "I12"),
     (shared, skipped_by_all_members, "I1"),
     (shared, a_batch_of_another_message, "I12"),
