@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -20,6 +21,7 @@ from popclient._session import convert
 from popclient._session.batching import CombinedReply, Reply
 from popclient._session.repeating import ITERATION, Pauses
 from popclient._session.session import Session
+from popclient._simple.pace import Pace
 from popclient._simple.polls import Poll, Polls
 from popclient._tasks import Tasks
 from popclient._tracing import receiving
@@ -63,6 +65,8 @@ class SimpleConsumerCore:
         self._handed_out = 0  # messages so far
         self._recent_work = RecentWork()
         self._ready: deque[MessageView] = deque()
+        self._pace = Pace(defaults.max_messages)
+        self._watch: asyncio.TimerHandle | None = None  # over those that are ready
         self._refilling = asyncio.Lock()
         self._settling = Settling(self.session, group)
         self._tasks = Tasks()
@@ -204,9 +208,14 @@ class SimpleConsumerCore:
     async def _refill(self) -> None:
         """Receives until something is ready or the consumer is stopped or closed."""
         pauses = Pauses(ITERATION)
+        if not self._ready:
+            self._pace.emptied()
         while not (self._ready or self._closing or self.stopped):
             try:
-                self._ready.extend(await self.receive(self.defaults))
+                if brought := await self.receive(self.defaults._replace(max_messages=self._pace.batch)):
+                    self._pace.received(len(brought))
+                    self._ready.extend(brought)
+                    self._watch_from(brought[0])
                 pauses.succeeded()
             except ClientClosed:
                 return
@@ -232,7 +241,34 @@ class SimpleConsumerCore:
             return None
 
     def _is_fresh(self, view: MessageView) -> bool:
-        return view.invisible_until - convert.now() > self.defaults.invisible / 2
+        return self._fresh_for(view) > timedelta(0)
+
+    def _fresh_for(self, view: MessageView) -> timedelta:
+        """How long more than half of its hold is left."""
+        return view.invisible_until - convert.now() - self.defaults.invisible / 2
+
+    def _watch_from(self, view: MessageView) -> None:
+        """Looks at the ready messages when this one, the first, is not fresh any more. The timer does not keep a
+        consumer that nobody has."""
+        if self._watch is None:
+            left = max(self._fresh_for(view).total_seconds(), 0.0)
+            self._watch = asyncio.get_running_loop().call_later(left, _give_back_late, weakref.ref(self))
+
+    def give_back_late(self) -> None:
+        """Ready messages that have waited for half of their hold go back: their attempt does not count, but it would
+        if their hold ended here."""
+        self._watch = None
+        late: list[MessageView] = []
+        while (view := self._pop_ready()) is not None:
+            if self._is_fresh(view):
+                self._ready.appendleft(view)
+                self._watch_from(view)
+                break
+            late.append(view)
+        if late:
+            log.debug("group %s gives %d messages back that have waited for long", self.group, len(late))
+            self._pace.gave_back(len(late))
+            self._tasks.spawn(self._settling.give_back(late))
 
     async def _freshen(self, view: MessageView) -> bool:
         """Renews the hold unless half of it is left. False if the hold is lost: then the message is delivered again."""
@@ -297,6 +333,8 @@ class SimpleConsumerCore:
         if self._closing:
             return
         self._closing = True
+        if self._watch is not None:
+            self._watch.cancel()
         clock = asyncio.get_running_loop().time
         deadline = clock() + self.config.close_timeout
         patience = 0.0  # an interrupted closing does not wait for the goodbye either
@@ -320,6 +358,11 @@ class SimpleConsumerCore:
         """The messages that iteration has received and not handed out."""
         while (view := self._pop_ready()) is not None:
             yield view
+
+
+def _give_back_late(core: weakref.ref[SimpleConsumerCore]) -> None:
+    if (alive := core()) is not None:
+        alive.give_back_late()
 
 
 async def renewal_ended(view: MessageView) -> None:

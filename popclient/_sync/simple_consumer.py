@@ -121,6 +121,9 @@ class SimpleConsumer(BaseConsumer[SimpleConsumerCore]):
 
         At least half of a message's hold is left when you get it. Ack it yourself: call `ack`. Several threads may
         iterate; they share the received messages.
+
+        Receives up to `max_messages` at a time, and fewer where you work slowly. A message that waits for half of its
+        hold without a turn goes back to the server; its attempt does not count.
         """
         while (view := self._core.take_ready() or self._bridge.run(self._core.next)) is not None:
             yield view

@@ -514,6 +514,32 @@ async def test_a_message_is_handed_out_with_half_its_hold_left_or_not_at_all(ser
         assert seen[1].invisible_until - datetime.now(UTC) > timedelta(seconds=29)
 
 
+async def test_what_waits_for_half_of_its_hold_goes_back(server: ScriptedServer) -> None:
+    """Its attempt does not count. It would if its hold ended in the client."""
+    put(server, 8)
+    async with consumer_of(server, invisible_duration=0.2, max_messages=8) as consumer:
+        await consumer.ack(await anext(aiter(consumer)))
+        await until(lambda: len(server.given_back) == 7)
+    assert all(change.suspend for change in server.requests("ChangeInvisibleDuration"))
+
+
+async def test_only_what_has_waited_goes_back_and_then_less_is_received(server: ScriptedServer) -> None:
+    put(server, 20)
+    async with consumer_of(server, invisible_duration=30, max_messages=8) as consumer:
+        iterating = aiter(consumer)
+        for _ in range(3):
+            await consumer.ack(await anext(iterating))
+        core = consumer._core
+        core.give_back_late()
+        assert len(core._ready) == 5, "more than half of their hold is left"
+        for view in core._ready:
+            view._renew_hold(view.receipt_handle, datetime.now(UTC) + timedelta(seconds=14))
+        core.give_back_late()
+        await until(lambda: len(server.given_back) == 5)
+        await consumer.ack(await anext(iterating))
+    assert [each.batch_size for each in server.requests("ReceiveMessage")] == [8, 2], "three were handed out in time"
+
+
 async def test_closing_gives_back_what_was_not_handed_out(server: ScriptedServer) -> None:
     put(server, 10)
     async with consumer_of(server) as consumer:
