@@ -62,6 +62,13 @@ def as_messages(given: Iterable[Message]) -> list[Message]:
     return messages
 
 
+def one_message(given: Message) -> Message:
+    """The argument of `transaction`. Raises TypeError for anything else, such as a topic."""
+    if not isinstance(given, Message):
+        raise TypeError(f"transaction takes a Message, not {repr(given)[:100]}; use Message(topic, body)")
+    return given
+
+
 def names_of_topics(given: str | Iterable[str]) -> set[str]:
     """Raises TypeError, or ValueError, for what is no name."""
     if isinstance(given, bytes) or not isinstance(given, Iterable):

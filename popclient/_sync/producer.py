@@ -9,7 +9,7 @@ from typing import Self, overload
 
 from popclient._arguments import not_copied
 from popclient._loop import LoopThread
-from popclient._producer.core import ProducerCore, as_messages
+from popclient._producer.core import ProducerCore, as_messages, one_message
 from popclient._producer.transactions import HalfMessage
 from popclient._session.batching import unwrap
 from popclient._session.convert import outbound
@@ -133,7 +133,7 @@ class Producer(BaseClient[ProducerCore]):
         If this process ends in between, the server asks the producers of the topic, first after `check_after` (seconds
         or a timedelta up to an hour; the server's 6 s without it): see `checker` of `Producer`.
         """
-        return Transaction(self._core.half(carrying(self._config, message), check_after), self._bridge)
+        return Transaction(self._core.half(carrying(self._config, one_message(message)), check_after), self._bridge)
 
     def close(self) -> None:
         """Sends pending messages and ends the session, within `close_timeout`. Closing twice is fine."""

@@ -6,7 +6,6 @@ machine could read. A secret that the command makes is shown once.
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 from argparse import Namespace
@@ -15,7 +14,7 @@ from typing import Any
 
 from popclient.admin import Admin, Policy, User
 from popclient.cli import OK, REFUSED
-from popclient.cli.arguments import UsageError, client_config, confirm
+from popclient.cli.arguments import UsageError, client_config, confirm, prompted
 from popclient.cli.output import hint_lines, picked, report, table_of
 
 OFFLINE = "popmq.offline"  # the entry points for administration without a server
@@ -148,8 +147,8 @@ def _secret(arguments: Namespace) -> str | None:
 
 
 def _prompted() -> str:
-    first = getpass.getpass("secret: ")
-    if getpass.getpass("again: ") != first:
+    first = prompted("secret: ")
+    if prompted("again: ") != first:
         raise UsageError("the two secrets differ; nothing was changed")
     return first
 

@@ -222,6 +222,14 @@ def _tls(arguments: argparse.Namespace, endpoint: str) -> bool | Tls:
     return Tls(ca=None if ca in _NO_FILES else ca, cert=cert, key=key, insecure=ca == "any")
 
 
+def prompted(text: str) -> str:
+    """What somebody types and nobody sees."""
+    try:
+        return getpass.getpass(text)
+    except EOFError:
+        raise UsageError("no secret was typed; set POPMQ_ACCESS_SECRET where nobody types") from None
+
+
 def _credentials(arguments: argparse.Namespace) -> tuple[str, str]:
     """Access key and secret; if empty, the client reads its own environment. The secret is never an argument."""
     access_key = arguments.access_key or os.environ.get("POPMQ_ACCESS_KEY", "")
@@ -229,7 +237,7 @@ def _credentials(arguments: argparse.Namespace) -> tuple[str, str]:
     if arguments.access_key and not access_secret:
         access_secret = os.environ.get("ROCKETMQ_ACCESS_SECRET", "")
         if not access_secret and sys.stdin.isatty():
-            access_secret = getpass.getpass(f"secret of {access_key}: ")
+            access_secret = prompted(f"secret of {access_key}: ")
     return access_key, access_secret
 
 

@@ -142,6 +142,9 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
     # Searches are counted, and not their receives: of eight queues, searches for eight receives would begin at one.
     topic, rotation = first.topic, first.rotation // len(several) + first.searches
     keeps_order = not topic.name.name.startswith(SYSTEM_DERIVED)
+    by_priority = MessageType.PRIORITY in topic.accepts
+    if by_priority and rotation % FAIR_EVERY == FAIR_EVERY - 1:  # not the first one, which may bring all that there is
+        by_priority, rotation = False, rotation // FAIR_EVERY  # which begins at each priority in turn
     return ReceiveBatch(
         group=first.group,
         topic=topic,
@@ -150,7 +153,7 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
         rotation=rotation,
         keeps_order=keeps_order,
         takes_groups=keeps_order and MessageType.FIFO in topic.accepts,
-        by_priority=MessageType.PRIORITY in topic.accepts and rotation % FAIR_EVERY != 0,
+        by_priority=by_priority,
         parameters={"group_id": first.group.group_id, "topic_id": topic.topic_id, "ready_from": 0, "open_from": 0},
         judged=judged,
     )

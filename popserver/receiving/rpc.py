@@ -236,9 +236,11 @@ def invisible_ms_of(request: wire.ReceiveMessageRequest | bulk_pb2.ReceiveBulkRe
     """The invisible duration of a receive in ms. Raises `IllegalInvisibleTime` if it is too short or too long."""
     invisible_ms = convert.duration_ms(request.invisible_duration)
     if invisible_ms < limits.invisible_ms_min:
+        less = f"{max(invisible_ms, 1)}ms"
         raise IllegalInvisibleTime(
-            f"the invisibleTime is too small: {invisible_ms} ms, at least {limits.invisible_ms_min} ms are"
-            " allowed; to allow less, start it with: popmq serve --min-invisible 1s, or embedded(min_invisible='100ms')"
+            f"the invisibleTime is too small: {invisible_ms} ms, at least {limits.invisible_ms_min} ms are allowed; to"
+            f" allow less, start the server with: popmq serve --min-invisible {less}, or"
+            f" embedded(min_invisible='{less}')"
         )
     if invisible_ms > limits.invisible_ms_max:
         raise too_large(invisible_ms, limits)

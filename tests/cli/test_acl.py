@@ -178,6 +178,19 @@ def test_who_signs_may_be_an_argument_and_the_secret_is_asked_for(
     assert (said.status, said.out) == (0, "no topics\n")
 
 
+def test_nothing_typed_is_no_secret(
+    guarded: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(_prompt: str) -> str:
+        raise EOFError  # Ctrl-D
+
+    monkeypatch.setattr("getpass.getpass", ended)
+    shell = Shell(guarded.endpoint, capsys, monkeypatch, guarded)
+    said = shell("--access-key", "root", "topic", "list", terminal=True)
+    assert said.status == 2
+    assert "no secret was typed; set POPMQ_ACCESS_SECRET" in said.err
+
+
 def test_without_a_server(sqlite_url: str) -> None:
     at = ("--database-url", sqlite_url)
     made = installed("acl", "user", "add", "root", "--admin", *at)

@@ -294,3 +294,9 @@ def test_what_fails_after_its_thread_was_interrupted_is_not_logged() -> None:
         thread.run(lambda: asyncio.sleep(0))
     thread.call(gc.collect)
     assert said == []
+
+
+def test_only_a_message_begins_a_transaction(threaded: ServerThread) -> None:
+    wrong: Any = "orders"
+    with Producer(threaded.endpoints) as producer, pytest.raises(TypeError, match="takes a Message, not 'orders'"):
+        producer.transaction(wrong)
