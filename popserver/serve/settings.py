@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from popserver.config import Config
 
 OK, REFUSED, USAGE = 0, 1, 2  # exit codes
+_PREFIX: Final = "POPMQ_"  # of an option's variable in the environment
 
 
 class WrongSettings(Exception):
@@ -45,10 +47,10 @@ def load_config(given: Mapping[str, Any]) -> Config:
 
     from popserver.config import FILE, SECRET, Config
 
+    sentences = _misspelled(os.environ, Config.model_fields)
     try:
-        return Config(**given)
+        config = Config(**given)
     except ValidationError as error:
-        sentences = []
         for mistake in error.errors():
             name = ".".join(map(str, mistake["loc"]))
             # Sentences about several settings name them. Values of settings that may have secrets are not shown.
@@ -58,6 +60,25 @@ def load_config(given: Mapping[str, Any]) -> Config:
         raise WrongSettings(sentences) from None
     except (ValueError, OSError) as error:
         raise WrongSettings([f"{FILE} cannot be read ({error}); correct it, or remove it"]) from None
+    if sentences:
+        raise WrongSettings(sentences)
+    return config
+
+
+# How alike a variable's name and an option's must be, from 0 to 1: other programs have variables of this prefix too.
+_ALIKE: Final = 0.85
+
+
+def _misspelled(environment: Iterable[str], known: Iterable[str]) -> list[str]:
+    """A sentence for each variable that is almost an option's."""
+    options = [*known]
+    sentences = []
+    for name in sorted(environment):
+        option = name.removeprefix(_PREFIX).lower()
+        meant = difflib.get_close_matches(option, options, 1, _ALIKE)
+        if name.startswith(_PREFIX) and meant and option not in options:
+            sentences.append(f"{name}: no such setting; did you mean {_PREFIX}{meant[0].upper()}? Else rename it")
+    return sentences
 
 
 # What a setting must be, by pydantic's name of the mistake.

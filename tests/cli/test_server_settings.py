@@ -75,6 +75,17 @@ def test_an_unknown_setting_leads_to_the_one_that_was_meant(
     )
 
 
+@pytest.mark.parametrize("value", ["5h", "nonsense"])
+def test_a_variable_that_is_almost_a_settings_leads_to_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    monkeypatch.setenv("POPMQ_RETENTON", value)
+    monkeypatch.setenv("POPMQ_SERVICE_HOST", "10.0.0.1")  # of somebody else
+    assert popclient.cli.main(["db", "check"]) == 2
+    said = "popmq: POPMQ_RETENTON: no such setting; did you mean POPMQ_RETENTION? Else rename it\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_check_makes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert popclient.cli.main(["db", "check", "--database-url", f"sqlite:///{tmp_path / 'popmq.db'}"]) == 1
     assert "does not exist; create it with: popmq db upgrade" in capsys.readouterr().err
