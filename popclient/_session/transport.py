@@ -85,6 +85,13 @@ def authorization(access_key: str, access_secret: str, date_time: str) -> str:
     return f"MQv2-HMAC-SHA1 Credential={access_key}, SignedHeaders=x-mq-date-time, Signature={digest}"
 
 
+# What gRPC says of an endpoint without a server, and what to do.
+_ADVICE: Final = (
+    ("Connection refused", "start a server with: popmq serve, or name another endpoint"),
+    ("Failed parsing HTTP/2", "it speaks no gRPC there; name the port of the server for clients (8081)"),
+)
+
+
 class Link:
     """The channel to one endpoint, with its stubs."""
 
@@ -197,9 +204,10 @@ class Transport:
         return self.unreached(link, link.hint or failed.sentence)
 
     def unreached(self, link: Link, why: str) -> Unreachable:
-        """The error for a server that is not there, with the proxy on the way to it."""
+        """The error for a server that is not there, with the proxy on the way to it, and what to do about it."""
         way = "" if link.proxy is None else f", {about(link.proxy)}"
-        return Unreachable(f"no answer from {self.where}{way}: {why}")
+        advice = next((f"; {advice}" for mark, advice in _ADVICE if mark in why), "")
+        return Unreachable(f"no answer from {self.where}{way}: {why}{advice}")
 
     @property
     def where(self) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -67,6 +69,29 @@ async def test_without_that_it_says_soon_that_there_is_none(
         with pytest.raises(Unreachable, match=f"no answer from 127.0.0.1:{free_port}: ") as raised:
             await client.start()
     assert (raised.value.__cause__, raised.value.__context__) == (None, None)
+    await client.close()
+
+
+@pytest.fixture
+def web_port() -> Iterator[int]:
+    """Of a server that speaks HTTP/1."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("port", "advice"),
+    [
+        ("free_port", "start a server with: popmq serve, or name another endpoint"),
+        ("web_port", "name the port of the server for clients (8081)"),
+    ],
+)
+async def test_it_says_what_to_do(port: str, advice: str, request: pytest.FixtureRequest) -> None:
+    client = aio.Producer(f"127.0.0.1:{request.getfixturevalue(port)}")
+    with pytest.raises(Unreachable, match=re.escape(advice)):
+        await client.start()
     await client.close()
 
 
