@@ -60,7 +60,7 @@ EVERYTHING = TagFilter()
 def parse(expression: str) -> TagFilter:
     """Parse a tag expression. Raises `IllegalFilterExpression` if it has no tag or an illegal one.
 
-    Limits: 16 Ki characters, and no control characters.
+    Limits: 16 Ki characters, no control characters, and no single `|`, which no message's tag has.
     """
     if len(expression) > EXPRESSION_LENGTH_MAX:
         raise IllegalFilterExpression(
@@ -75,6 +75,10 @@ def parse(expression: str) -> TagFilter:
         if CONTROL.search(tag):
             raise IllegalFilterExpression(
                 f"tag {tag[:64]!r} of the tag expression has a control character; write it without"
+            )
+        if "|" in tag:
+            raise IllegalFilterExpression(
+                f"tag '{tag[:64]}' of the tag expression has a '|', which no tag has; separate tags by '||'"
             )
     return TagFilter(tuple(tags))
 

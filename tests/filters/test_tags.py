@@ -63,7 +63,6 @@ def test_the_hash_of_a_long_tag_is_not_remembered() -> None:
         ("B||A||B", ("A", "B")),
         ("*||A", ("*", "A")),
         ("A B", ("A B",)),
-        ("A|B", ("A|B",)),
         ("A ||\n\tB", ("A", "B")),
     ],
 )
@@ -82,6 +81,13 @@ def test_separators_alone_are_no_expression(expression: str) -> None:
 @pytest.mark.parametrize("expression", ["A\x00", "\x00", "A || B\x07", "A\x85B"])
 def test_no_tag_holds_a_control_character(expression: str) -> None:
     with pytest.raises(IllegalFilterExpression, match="control character"):
+        parse(expression)
+
+
+@pytest.mark.parametrize("expression", ["a|b", "c || a | b", "a ||| b", "|"])
+def test_a_tag_has_no_separator_of_one_character(expression: str) -> None:
+    """Such a filter would pass over all messages."""
+    with pytest.raises(IllegalFilterExpression, match=r"has a '\|', which no tag has; separate tags by '\|\|'"):
         parse(expression)
 
 
