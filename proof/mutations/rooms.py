@@ -86,7 +86,16 @@ ROOMS: dict[str, MutatedRoom] = {
             *_files("progress", "reset", "skip", "clone", "pause", "time_span", "unsubscribe", "flow"),
             "popserver/pulling/offsets.py",
         ),
-        ("tests/progress", "tests/pulling/test_offsets.py", "tests/pulling/test_wire_offsets.py"),
+        (
+            "tests/progress",
+            "tests/pulling/test_named_offsets.py",
+            "tests/pulling/test_offsets.py",
+            "tests/pulling/test_recreated_topics.py",
+            "tests/pulling/test_refused.py",
+            "tests/pulling/test_wire_offsets.py",
+            "tests/lite/test_operators.py",
+            "tests/rocketmq_admin/test_groups.py",
+        ),
         with_postgres=True,
     ),
     "settling": MutatedRoom(
