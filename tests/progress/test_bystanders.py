@@ -101,7 +101,9 @@ def test_only_the_named_group_in_the_named_topic(
     group, other = store.group(), store.group("other")
     for each in (topic, elsewhere):
         store.send(each, 3)
-        store.send(each, [*in_order("g", 6, each.name), *in_order("h", 3, each.name), *in_order("paused", 2, each.name)])
+        store.send(
+            each, [*in_order("g", 6, each.name), *in_order("h", 3, each.name), *in_order("paused", 2, each.name)]
+        )
         for one in (group, other):
             live(store, one, each)
     bystanders = [(group, elsewhere), (other, topic), (other, elsewhere)]

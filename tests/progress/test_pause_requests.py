@@ -78,9 +78,7 @@ def test_everybody_is_told_of_changes_and_only_of_them(
     assert stored(store) == []
 
 
-def test_where_it_is_paused_already_the_first_pause_stays(
-    store: OpenStore, group: Group, topics: list[Topic]
-) -> None:
+def test_where_it_is_paused_already_the_first_pause_stays(store: OpenStore, group: Group, topics: list[Topic]) -> None:
     done(store, SetPause(group, topics[:1], None, "ops"))
     store.now_ms += SECOND
     done(store, SetPause(group, topics, None, "ada"))
