@@ -1,4 +1,4 @@
-"""Each statement on the table `delivery` changes the rows that it names, in the states that it may change, and no other.
+"""Each statement on the table `delivery` changes the rows that it names, in the states that it may change; no other.
 
 The table has a row for each kind of row: state, whose hold, when it ends, which holder, in a message group or not.
 """
@@ -6,86 +6,39 @@ The table has a row for each kind of row: state, whose hold, when it ends, which
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import pytest
 
 from popserver.database.rows import encode_rows
 from popserver.delivery import deliveries
-from popserver.delivery.deliveries import DeliveryRow, Ending, NewDelivery
+from popserver.delivery.deliveries import DeliveryRow, Ending
 from popserver.engine.transaction import Transaction
 from popserver.model.handles import NO_HOLD
 from popserver.model.retry import Holder
-from popserver.model.states import STORED, Event, State, sources, target
+from popserver.model.states import Event, State, sources, target
+from tests.support.delivery_rows import (
+    EVERY,
+    HOLD,
+    HOLDS,
+    IN,
+    KEYS,
+    LATER_MS,
+    MINE,
+    NAMED,
+    TOPIC,
+    Row,
+    every_row,
+    now,
+)
 from tests.support.open_store import START_MS, OpenStore
 
-MINE, ANOTHER = 7, 8  # groups
-TOPIC, ELSEWHERE = 3, 4
-HOLD, OLD_HOLD = 1 << 61, 5
-LATER_MS = START_MS + 1_000
 READY, HELD = State.READY, State.INFLIGHT
-
-
-class Row(NamedTuple):
-    """A row of the table."""
-
-    group_id: int
-    message_key: int
-    topic_id: int
-    state: str
-    attempt: int
-    hold_id: int
-    visible_at_ms: int
-    holder: str
-    client_id: str
-    message_group: str | None
-    attempt_id: str | None
-    uncounted: int
-
-    @property
-    def is_current(self) -> bool:
-        """Held, by the hold that the requests name, which has not ended."""
-        return self.state == HELD and self.hold_id == HOLD and self.visible_at_ms > START_MS
-
-
-def every_kind() -> Iterator[Row]:
-    """In each group the same keys."""
-    for group_id in (ANOTHER, MINE):
-        key = 100
-        for state in STORED:
-            for hold_id in (HOLD, OLD_HOLD):
-                for visible_at_ms in (START_MS - 1, START_MS, START_MS + 1, LATER_MS, LATER_MS + 1):
-                    for holder, client_id in ((Holder.PUSH, "c1"), (Holder.ORPHAN, "c1"), (Holder.SIMPLE, "c2")):
-                        for message_group in (None, "g"):
-                            key += 1
-                            topic_id = TOPIC if key % 2 else ELSEWHERE
-                            yield Row(
-                                group_id, key, topic_id, state, 3, hold_id, visible_at_ms, holder, client_id,
-                                message_group, "a1" if key % 3 else None, 2,
-                            )  # fmt: skip
-
-
-EVERY = sorted(every_kind())
-KEYS = sorted({row.message_key for row in EVERY})
-NAMED = [key for key in KEYS if key % 7]  # the requests name these of the group
-HOLDS = [(MINE, key, HOLD) for key in NAMED]
-IN = {row[:2]: row for row in EVERY}
 
 
 @pytest.fixture
 def tx(store: OpenStore) -> Iterator[Transaction]:
-    """A transaction with these rows, of messages that do not exist."""
-    store.database.begin(store.conn)
-    found = Transaction.at(store.conn, START_MS)
-    deliveries.add(found, [NewDelivery(*row[:11]) for row in EVERY])
-    store.conn.exec_driver_sql("UPDATE delivery SET uncounted = 2")
-    yield found
-    store.conn.exec_driver_sql("ROLLBACK")
-
-
-def now(tx: Transaction) -> list[Row]:
-    columns = ", ".join(Row._fields)
-    return [Row(*each) for each in tx.conn.exec_driver_sql(f"SELECT {columns} FROM delivery ORDER BY 1, 2")]
+    with every_row(store) as opened:
+        yield opened
 
 
 Change = Callable[[Row], Row | None]
@@ -293,7 +246,7 @@ def test_remove_ready(tx: Transaction) -> None:
         for row in EVERY
         if not (row.group_id == MINE and first <= row.message_key < end and State(row.state).shown is READY)
     ]
-    rest = [row.message_key for row in EVERY if row.group_id == MINE and row.state == READY][0]
+    rest = next(row.message_key for row in EVERY if row.group_id == MINE and row.state == READY)
     deliveries.remove_ready(tx.conn, MINE, rest, rest)
     assert (MINE, rest) in {row[:2] for row in now(tx)}, "the end is not in it"
     deliveries.remove_ready(tx.conn, MINE, rest, rest + 1)

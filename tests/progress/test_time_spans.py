@@ -55,6 +55,18 @@ def test_topics_stand_in_the_order_of_their_names(store: OpenStore) -> None:
     assert spans(store, group, *topics) == spans(store, group)
 
 
+def test_queues_stand_in_the_order_of_their_numbers(store: OpenStore) -> None:
+    """Whatever their ids."""
+    topic = filled(store, "orders", 4, 1)
+    group = store.group(meets=[topic])
+    for change in ("number + 10", "13 - number"):
+        store.conn.exec_driver_sql(f"UPDATE queue SET number = {change}")
+    store.conn.commit()
+    for named in ([], [topic]):
+        found = spans(store, group, *named)
+        assert [(each.number, *seconds(each)[:1]) for each in found] == [(0, 3), (1, 2), (2, 1), (3, 0)]
+
+
 def test_only_topics_that_the_group_reads_and_that_are_named(store: OpenStore) -> None:
     one, other, unread = (filled(store, name, 1, 1) for name in ("one", "other", "unread"))
     group = store.group(meets=[one, other])
@@ -87,8 +99,11 @@ def test_no_more_than_one_beyond_the_limit(store: OpenStore, monkeypatch: pytest
     monkeypatch.setattr(time_span, "QUEUES_MAX", 2)
     topic = filled(store, "orders", 4, 1)
     group = store.group(meets=[topic])
+    for change in ("number + 10", "13 - number"):
+        store.conn.exec_driver_sql(f"UPDATE queue SET number = {change}")
+    store.conn.commit()
     for named in ([], [topic]):
-        assert [each.number for each in spans(store, group, *named)] == [0, 1, 2]
+        assert [each.number for each in spans(store, group, *named)] == [0, 1, 2], "the first ones"
 
 
 def test_what_does_not_exist_is_named(store: OpenStore) -> None:

@@ -193,15 +193,3 @@ class TestExtend:
         requests = [ExtendClientHolds(each, at) for each, at in zip("ab", until, strict=True)]
         assert store.do(release.extend_client_holds, *requests) == [None, None]
         assert [row(store, each).visible_at_ms for each in receipts] == until
-
-
-class Noted:
-    """What a hold release asks of the writer, the servers and the background."""
-
-    def __init__(self, *, is_last: bool = True) -> None:
-        self.asked: list[Any] = []
-        self.keys: list[Any] = []
-        self._is_last = is_last
-
-    async def submit_request(self, request: Any) -> None:
-        self.asked.append(request)
