@@ -76,11 +76,13 @@ def _clone(store: OpenStore, group: Group, topic: Topic) -> object:
 
 
 ACTS: dict[str, Callable[[OpenStore, Group, Topic], object]] = {
-    "back to the beginning": lambda *of: _reset(*of, Edge.BEGINNING),
-    "to the end": lambda *of: _reset(*of, Edge.END),
-    "skip what waits": lambda *of: _skip(*of, 1, State.WAITING_RETRY),
-    "skip what is held": lambda *of: _skip(*of, 2, State.INFLIGHT, force=True),
-    "skip the head of a message group": lambda *of: _skip(*of, 3, State.INFLIGHT, force=True),
+    "back to the beginning": lambda store, group, topic: _reset(store, group, topic, Edge.BEGINNING),
+    "to the end": lambda store, group, topic: _reset(store, group, topic, Edge.END),
+    "skip what waits": lambda store, group, topic: _skip(store, group, topic, 1, State.WAITING_RETRY),
+    "skip what is held": lambda store, group, topic: _skip(store, group, topic, 2, State.INFLIGHT, force=True),
+    "skip the head of a message group": lambda store, group, topic: _skip(
+        store, group, topic, 3, State.INFLIGHT, force=True
+    ),
     "clone": _clone,
     "unsubscribe": lambda store, group, topic: store.one(unsubscribe.unsubscribe, Unsubscribe(group, topic, True)),
     "resume": lambda store, group, topic: store.one(pause.set_pause, SetPause(group, [topic], None, None)),

@@ -171,8 +171,8 @@ class TestExtend:
         ids = ("back", "back", "other")
         mine, acked, others = (held(store, groups[0], topic, batch_size=1, client_id=each)[0] for each in ids)
         (theirs,) = held(store, groups[1], topic, batch_size=1, client_id="back")
-        for each in ("back", "other"):
-            store.orphan_client(each)
+        for client_id in ("back", "other"):
+            store.orphan_client(client_id)
         store.ack(groups[0], acked)
         (kept,) = held(store, groups[0], topic, batch_size=1, client_id="back", invisible_ms=MINUTE)
         until_ms = store.now_ms + HOUR
