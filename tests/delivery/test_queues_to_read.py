@@ -173,6 +173,14 @@ class TestEnough:
             group, topic, numbers, has_others=has_others
         )
 
+    @pytest.mark.parametrize(("turn", "numbers"), [(0, [3, 0]), (1, [0, 3])])
+    def test_in_the_order_of_their_numbers_whatever_their_ids(
+        self, tx: OpenStore, group: Group, topic: Topic, turn: int, numbers: list[int]
+    ) -> None:
+        for change in ("number + 10", "13 - number"):
+            tx.conn.exec_driver_sql(f"UPDATE queue SET number = {change} WHERE topic_id = {topic.topic_id}")
+        assert found(tx, ENOUGH_QUEUES, group, topic, enough=9, turn=turn) == expected(group, topic, numbers)
+
     def test_what_retention_has_removed_does_not_wait(self, store: OpenStore, group: Group, topic: Topic) -> None:
         trim(store, topic, 4, queue=0)
         store.conn.commit()
