@@ -53,8 +53,8 @@ def every_kind() -> Iterator[Row]:
                             key += 1
                             topic_id = TOPIC if key % 4 < 2 else ELSEWHERE
                             yield Row(
-                                group_id, key, topic_id, state, attempt, hold_id, visible_at_ms, holder, client_id, message_group,
-                                "a1" if key % 3 else None, 2,
+                                group_id, key, topic_id, state, attempt, hold_id, visible_at_ms, holder, client_id,
+                                message_group, "a1" if key % 3 else None, 2,
                             )  # fmt: skip
 
 
