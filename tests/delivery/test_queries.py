@@ -16,7 +16,7 @@ from popserver.engine.transaction import Transaction
 from popserver.model.handles import Receipt
 from popserver.model.retry import Holder
 from popserver.model.states import TIMED, State
-from tests.support.delivery_rows import (
+from tests.delivery.delivery_rows import (
     ANOTHER,
     ELSEWHERE,
     EVERY,

@@ -16,7 +16,7 @@ from popserver.engine.transaction import Transaction
 from popserver.model.handles import NO_HOLD
 from popserver.model.retry import Holder
 from popserver.model.states import Event, State, sources, target
-from tests.support.delivery_rows import (
+from tests.delivery.delivery_rows import (
     EVERY,
     HOLD,
     HOLDS,
