@@ -130,6 +130,16 @@ def test_twice_in_one_transaction_the_last_one_counts(
     assert len(copies(store, groups[0])) == 1
 
 
+def test_one_message_that_dies_in_two_groups_at_once(
+    store: OpenStore, topic: Topic, groups: list[Group], tx: Transaction
+) -> None:
+    for group in groups:
+        dead_letter_topic.move_to_dead_letters(tx, group, died(topic, 1), Event.EXHAUST, group.name.name)
+    tx.finish()
+    assert [(row[0], row[4]) for row in facts(store)] == [(each.group_id, each.name.name) for each in groups]
+    assert [len(copies(store, each)) for each in groups] == [1, 1]
+
+
 def test_a_candidate_knows_where_it_comes_from(topic: Topic) -> None:
     (plain,) = died(topic, 2)
     assert (plain.origin_key, plain.origin_topic_id) == (key_of(topic, 2), topic.topic_id)

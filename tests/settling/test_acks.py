@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from popserver.delivery import deliveries
 from popserver.engine import transaction
+from popserver.engine.transaction import Transaction
 from popserver.model.errors import InvalidReceiptHandle
 from popserver.model.group import Group, HistoryLevel
 from popserver.model.handles import Receipt
-from popserver.model.topic import MessageType, Topic
+from popserver.model.topic import MessageType, Topic, queue_of
 from popserver.settling import ack
 from popserver.settling.ack import Ack
 from tests.support.builders import in_order
@@ -153,6 +155,22 @@ def test_only_what_is_refused_is_looked_up(store: OpenStore, group: Group, topic
     held = held_of(store, group, topic, 16)
     wrong = [each._replace(hold_id=each.hold_id ^ 1) for each in held]
     assert cost(store, group, [*held[:1], wrong[14]]) == cost(store, group, [*held[1:9], wrong[15]])
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_one_statement_ends_whole_runs_or_changes_nothing(
+    store: OpenStore, group: Group, topic: Topic, is_wrong: bool
+) -> None:
+    held = held_of(store, group, topic, in_order("g", 2))
+    named = [(group.group_id, each.message_key, each.hold_id, queue_of(each.message_key)) for each in held]
+    if is_wrong:
+        named[1] = (*named[1][:2], named[1][2] ^ 1, named[1][3])
+    store.database.begin(store.conn)
+    done = deliveries.commit_whole_runs(Transaction.at(store.conn, store.now_ms), named)
+    store.conn.exec_driver_sql("COMMIT")
+    assert (done.held, done.all_of_runs, done.topics, done.ended) == ((1, 2, 1, 0) if is_wrong else (2, 2, 1, 2))
+    assert (done.first_topic, done.last_topic) == (topic.topic_id, topic.topic_id)
+    assert store.one_value("SELECT COUNT(*) FROM delivery") == (2 if is_wrong else 0)
 
 
 def test_acks_that_end_a_message_group_wake_its_topic_for_what_is_behind(
