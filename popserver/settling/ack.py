@@ -109,7 +109,7 @@ def _commit_in_order(tx: Transaction, group: Group, receipts: Sequence[Receipt])
     """Commit receipts of message groups. Their progress rows are locked. An ack may open the whole message group."""
     if ack_whole_runs(tx, group, receipts):
         return {}
-    free = _not_locked(tx, group, receipts)
+    free = _not_locked(tx, receipts)
     rows = runs_around(tx.conn, group.group_id, (each.message_key for each in receipts))
     current = {(row.message_key, row.hold_id) for row in rows if is_held(tx, row)}
     good = {each for each in free if (each.message_key, each.hold_id) in current}
@@ -121,7 +121,7 @@ def _commit_in_order(tx: Transaction, group: Group, receipts: Sequence[Receipt])
     return {each: why_not(tx, group, each) for each in receipts if each not in good}
 
 
-def _not_locked(tx: Transaction, group: Group, receipts: Sequence[Receipt]) -> set[Receipt]:
+def _not_locked(tx: Transaction, receipts: Sequence[Receipt]) -> set[Receipt]:
     """The receipts whose rows no user's transaction has locked. The writer never waits for such a lock."""
     if not tx.has_other_writers:
         return set(receipts)

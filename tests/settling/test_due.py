@@ -194,7 +194,8 @@ def test_several_requests_need_one_step(store: OpenStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("due_ms", "again_ms"), [(0, 20), (START_MS, 20), (START_MS - 100, 50), (START_MS - HOUR, 1_000)]
+    ("due_ms", "again_ms"),
+    [(0, 20), (START_MS, 20), (START_MS - 100, 50), (START_MS - 101, 50), (START_MS - HOUR, 1_000)],
 )
 def test_what_another_has_in_its_hands_is_looked_at_again(due_ms: int, again_ms: int) -> None:
     """An ack in its consumer's own transaction is due at 0: that does not make it an old one."""

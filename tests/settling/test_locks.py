@@ -8,7 +8,7 @@ from popserver.catalog.progress import GroupQueueKey, locks_of
 from popserver.model.group import Group
 from popserver.model.handles import Receipt
 from popserver.model.topic import OFFSET_BITS
-from popserver.settling import ack
+from popserver.settling import ack, change, release
 from tests.support.open_store import START_MS, OpenStore
 
 
@@ -24,7 +24,16 @@ def a_receipt(group: Group, queue_id: int, *, in_order: bool) -> Receipt:
 def test_each_queue_with_a_message_of_a_message_group_is_named(group: Group) -> None:
     receipts = [a_receipt(group, queue_id, in_order=queue_id != 8) for queue_id in (7, 8, 9, 7)]
     expected = locks_of({GroupQueueKey(group.group_id, queue_id) for queue_id in (7, 9)})
-    assert [*ack.Ack(group, receipts).locks()] == [*expected]
+    for request in (ack.Ack(group, receipts), release.CancelDelivery(receipts)):
+        assert [*request.locks()] == [*expected]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_of_one_hold_its_queue_if_it_is_in_a_message_group(group: Group, in_order: bool) -> None:
+    receipt = a_receipt(group, 7, in_order=in_order)
+    expected = [*locks_of({GroupQueueKey(group.group_id, 7)})] if in_order else []
+    for request in (change.ChangeInvisible(group, receipt, 1), change.Forward(group, receipt)):
+        assert [*request.locks()] == expected
 
 
 def test_nothing_is_named_for_messages_in_no_message_group(group: Group) -> None:
