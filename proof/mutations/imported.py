@@ -78,6 +78,7 @@ class ImportedTrial:
             pytest.ExitCode.TESTS_FAILED: FAILED,
             pytest.ExitCode.INTERRUPTED: BROKEN,
             pytest.ExitCode.USAGE_ERROR: BROKEN,  # a conftest.py cannot be imported; the control could
+            pytest.ExitCode.INTERNAL_ERROR: BROKEN,  # nor can a plugin
         }
         return ends.get(pytest.ExitCode(code), DIED)
 
