@@ -9,10 +9,11 @@ import pytest
 
 from popserver.engine import wakeups as wakeups_module
 from popserver.engine.clock import ManualClock
-from popserver.engine.wakeups import BEAT_MS, PollKey, Wakeups, Woken
+from popserver.engine.wakeups import PollKey, Wakeups, Woken
 from popserver.filters import tags
 
 NEVER_MS = 2**62
+BEAT_MS = 5_000
 ONE, TWO = PollKey(group_id=1, topic_id=7), PollKey(group_id=2, topic_id=7)
 ELSEWHERE = PollKey(group_id=1, topic_id=8)
 LITE = PollKey(group_id=1, topic_id=7, client_id="c1")
@@ -81,14 +82,17 @@ async def test_a_woken_poll_whose_client_leaves_wakes_the_next_in_its_place(wake
     wakeups.close()
 
 
-async def test_a_poll_that_was_ended_and_whose_client_leaves_wakes_no_other(wakeups: Wakeups) -> None:
-    polls = await parked(wakeups, ONE)
-    wakeups.end(ONE)
-    polls += await parked(wakeups, ONE)
+async def test_a_poll_that_ended_just_before_its_client_left_wakes_no_other(wakeups: Wakeups) -> None:
+    polls = await parked(wakeups, ONE, ONE)
+    wakeups_module._time_out(wakeups._parked[7][1][0])
     polls[0].cancel()
-    await turns()
     assert await outcomes(polls[1:]) == [None]
+    assert wakeups.parked == 1
     wakeups.close()
+
+
+def test_only_the_end_of_a_poll_is_false() -> None:
+    assert [bool(each) for each in Woken] == [False, True, True, True]
 
 
 async def test_a_poll_that_left_is_passed_over(wakeups: Wakeups) -> None:
@@ -201,6 +205,12 @@ class TestOnABeat:
         assert woken == [[1, 2], [1, 3], [2, 3]]
         wakeups.close()
 
+    async def test_so_many_polls_search_at_once(self, wakeups: Wakeups, clock: ManualClock) -> None:
+        polls = await parked(wakeups, *[PollKey(1, topic_id) for topic_id in range(65)])
+        await clock.advance(BEAT_MS, turns)
+        assert await outcomes(polls) == [Woken.BEAT] * 64 + [None]
+        wakeups.close()
+
     async def test_none_is_planned_while_no_poll_is_parked(self, wakeups: Wakeups, clock: ManualClock) -> None:
         assert wakeups._beat is None
         await parked(wakeups, ONE)
@@ -256,15 +266,17 @@ class TestFoundEmpty:
         assert await outcomes(polls) == [Woken.ENDED]
 
 
-async def test_all_groups_together_have_room_for_so_many_polls(
-    wakeups: Wakeups, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wakeups_module, "PARKED_MAX", 2)
+async def test_there_is_room_for_so_many_polls(wakeups: Wakeups) -> None:
+    await parked(wakeups, *[ONE] * 1_023)
+    assert wakeups.has_capacity(ONE)
     await parked(wakeups, ONE)
-    assert wakeups.has_capacity(TWO)
-    await parked(wakeups, ELSEWHERE)
-    assert not wakeups.has_capacity(TWO)
+    assert [wakeups.has_capacity(each) for each in (ONE, TWO, ELSEWHERE, LITE)] == [False, True, True, True]
     wakeups.end(ONE)
     await turns()
+    assert wakeups.has_capacity(ONE)
+    await parked(wakeups, ELSEWHERE)
+    wakeups._count += 99_998  # as if so many more polls of other groups were parked
     assert wakeups.has_capacity(TWO)
+    wakeups._count += 1
+    assert not wakeups.has_capacity(TWO)
     wakeups.close()

@@ -11,7 +11,6 @@ import pytest
 from popserver.database.notifications import Invalidation
 from popserver.engine.searches import Search, SearchedFrom
 from popserver.engine.transaction import (
-    STEP_ROWS_MAX,
     Finisher,
     FinishOrder,
     LockOrder,
@@ -31,12 +30,12 @@ NO_CONNECTION: Any = None
 
 @pytest.fixture
 def tx() -> Transaction:
-    return Transaction(NO_CONNECTION, START_MS, START_MS, START_MS)
+    return Transaction(NO_CONNECTION, START_MS, START_MS, START_MS, careful=False, has_other_writers=True)
 
 
 @pytest.mark.parametrize(
     ("rows", "sizes"),
-    [(0, []), (1, [1]), (STEP_ROWS_MAX, [STEP_ROWS_MAX]), (2 * STEP_ROWS_MAX + 1, [STEP_ROWS_MAX, STEP_ROWS_MAX, 1])],
+    [(0, []), (1, [1]), (1_000, [1_000]), (2 * 1_000 + 1, [1_000, 1_000, 1])],
 )
 def test_rows_are_divided_into_steps(rows: int, sizes: list[int]) -> None:
     steps = [*in_steps(range(rows))]
@@ -128,7 +127,7 @@ class TestWhatItAnnounces:
 
 def test_what_is_remembered_stays_from_one_transaction_to_the_next() -> None:
     memory: dict[type[Any], Any] = {}
-    first, second = (Transaction(NO_CONNECTION, 1, 1, 1, memory=memory) for _ in range(2))
+    first, second = (Transaction(NO_CONNECTION, 1, 1, 1, False, False, memory=memory) for _ in range(2))
     first.remembered(list).append("note")
     assert second.remembered(list) == ["note"]
     assert second.remembered(dict) == {}

@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from popserver.engine.clock import ManualClock
-from popserver.engine.transaction import ANSWER_BYTES_MAX
 from popserver.engine.undelivered import Undelivered
 from popserver.model.budget import Budget
 from popserver.model.errors import TooManyRequests
+
+ANSWER_BYTES_MAX = 32 * 1024 * 1024
 
 
 @pytest.fixture

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from popserver.engine.clock import ManualClock
-from popserver.engine.wakeups import WATCHED_MS, WatchedTopics
+from popserver.engine.wakeups import WatchedTopics
+
+WATCHED_MS = 60_000
 
 
 async def nothing() -> None:
