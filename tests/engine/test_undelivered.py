@@ -106,6 +106,10 @@ async def test_whoever_waits_too_long_is_refused_alone(
     undelivered.carried(50)
     await long
     assert (budget.refused, budget.used) == (1, 50)
+    undelivered.carry(50)
+    with pytest.raises(TooManyRequests):
+        await undelivered.wait(clock.now_ms())
+    assert budget.refused == 2
 
 
 async def test_one_that_leaves_is_waited_for_no_more(undelivered: Undelivered, clock: ManualClock) -> None:
