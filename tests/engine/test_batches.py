@@ -19,6 +19,8 @@ from popserver.model.errors import Internal, TooManyRequests
 from tests.support.acting_writer import Change, Look, acting_writer
 from tests.support.running_broker import until
 
+pytestmark = pytest.mark.timeout(20)  # a writer that is broken answers nobody
+
 
 @pytest.fixture
 async def writer(sqlite_url: str) -> AsyncIterator[Writer]:

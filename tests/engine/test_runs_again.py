@@ -19,9 +19,17 @@ from popserver.model.errors import CommitUnknown, Internal, PopError, StoreUnava
 from popserver.model.names import Resource
 from tests.support.acting_writer import Act, Change, Look, Remove, acting_writer
 
+pytestmark = pytest.mark.timeout(20)  # a writer that is broken answers nobody
+
 
 @pytest.fixture
-async def writer(database_url: str) -> AsyncIterator[Writer]:
+async def writer(sqlite_url: str) -> AsyncIterator[Writer]:
+    async with acting_writer(sqlite_url) as running:
+        yield running
+
+
+@pytest.fixture
+async def either_writer(database_url: str) -> AsyncIterator[Writer]:
     async with acting_writer(database_url) as running:
         yield running
 
@@ -102,11 +110,11 @@ async def test_an_error_decides_what_runs_again(
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, refused_statement, serialization_failure, repeated_row])
 async def test_of_several_requests_only_the_failing_one_is_refused(
-    writer: Writer, error: Callable[[], BaseException]
+    either_writer: Writer, error: Callable[[], BaseException]
 ) -> None:
     others = [Failing() for _ in range(5)]
     expected = ["done", "done", Internal, "done", "done", "done"]
-    assert await outcomes(writer, *others[:2], always(error), *others[2:]) == expected
+    assert await outcomes(either_writer, *others[:2], always(error), *others[2:]) == expected
 
 
 async def test_halves_stay_careful(writer: Writer) -> None:
@@ -122,9 +130,9 @@ async def test_halves_of_what_the_database_takes_back_stay_careful(writer: Write
     assert first.careful == [False, True, True, True, True]
 
 
-async def test_a_lost_connection_refuses_all_that_ran_on_it(writer: Writer) -> None:
+async def test_a_lost_connection_refuses_all_that_ran_on_it(either_writer: Writer) -> None:
     before, after = Failing(), Failing()
-    assert await outcomes(writer, before, always(lost_connection), after) == [StoreUnavailable] * 3
+    assert await outcomes(either_writer, before, always(lost_connection), after) == [StoreUnavailable] * 3
     assert (before.careful, after.careful) == ([False], [])
 
 
@@ -155,12 +163,12 @@ class TestALostBegin:
     @pytest.mark.parametrize(
         ("lost", "outcome"), [((), "done"), ((0,), "done"), ((0, 1), "done"), ((0, 1, 2), StoreUnavailable)]
     )
-    async def test_is_tried_twice_more(self, writer: Writer, lost: tuple[int, ...], outcome: object) -> None:
-        await outcomes(writer, Failing())
-        with self.losing(writer, *lost) as seen:
-            assert await outcomes(writer, Failing()) == [outcome]
+    async def test_is_tried_twice_more(self, either_writer: Writer, lost: tuple[int, ...], outcome: object) -> None:
+        await outcomes(either_writer, Failing())
+        with self.losing(either_writer, *lost) as seen:
+            assert await outcomes(either_writer, Failing()) == [outcome]
         assert len(seen) == min(len(lost) + 1, 3)
-        assert await outcomes(writer, Failing()) == ["done"]
+        assert await outcomes(either_writer, Failing()) == ["done"]
 
     async def test_stays_careful(self, writer: Writer) -> None:
         failing = Failing(RepeatedId())
@@ -276,43 +284,43 @@ class TestTheCommit:
         assert told == [(True, f"at {writer._clock.now_ms()}", waits)]
 
     async def test_of_unknown_outcome_is_told_with_the_results_and_announced(
-        self, writer: Writer, monkeypatch: pytest.MonkeyPatch
+        self, either_writer: Writer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        heard = Subscriber(writer)
+        heard = Subscriber(either_writer)
 
         def fail(*_: object, **__: object) -> None:
             raise lost_connection()
 
-        memory = await writer.submit(Look(lambda tx: tx.remembered(list)))
+        memory = await either_writer.submit(Look(lambda tx: tx.remembered(list)))
         assert isinstance(memory, list)
         memory.append("kept")
-        monkeypatch.setattr(writer._database, "commit", fail)
-        writer.announcement = lambda _tx: ""
+        monkeypatch.setattr(either_writer._database, "commit", fail)
+        either_writer.announcement = lambda _tx: ""
         answers = await asyncio.gather(
-            writer.submit(Change(TestEffects.with_effects(1))),
-            writer.submit(Look(lambda _tx: "seen")),
+            either_writer.submit(Change(TestEffects.with_effects(1))),
+            either_writer.submit(Look(lambda _tx: "seen")),
             return_exceptions=True,
         )
         assert [type(each) for each in answers] == [CommitUnknown, CommitUnknown]
         assert [each.outcome for each in answers if isinstance(each, CommitUnknown)] == ["done", "seen"]
         assert (heard.ready, len(heard.changed)) == ([1, 7], 1)
-        writer.announcement = None
-        assert await writer.submit(Look(lambda tx: list(tx.remembered(list)))) == [], "of another connection"
+        either_writer.announcement = None
+        assert await either_writer.submit(Look(lambda tx: list(tx.remembered(list)))) == [], "of another connection"
         await heard.timer.close()
 
 
-async def test_what_is_remembered_stays_while_the_connection_lasts(writer: Writer) -> None:
-    await writer.submit(Look(lambda tx: tx.remembered(list).append("note")))
-    assert await outcomes(writer, always(ZeroDivisionError)) == [Internal]
-    assert await writer.submit(Look(lambda tx: list(tx.remembered(list)))) == ["note"]
-    await outcomes(writer, always(lost_connection))
-    assert await writer.submit(Look(lambda tx: list(tx.remembered(list)))) == []
+async def test_what_is_remembered_stays_while_the_connection_lasts(either_writer: Writer) -> None:
+    await either_writer.submit(Look(lambda tx: tx.remembered(list).append("note")))
+    assert await outcomes(either_writer, always(ZeroDivisionError)) == [Internal]
+    assert await either_writer.submit(Look(lambda tx: list(tx.remembered(list)))) == ["note"]
+    await outcomes(either_writer, always(lost_connection))
+    assert await either_writer.submit(Look(lambda tx: list(tx.remembered(list)))) == []
 
 
-async def test_a_transaction_has_the_times_of_the_clock_and_knows_of_other_writers(writer: Writer) -> None:
-    is_shared = writer._database.is_shared
-    times = await writer.submit(Look(lambda tx: (tx.now_ms, tx.calendar_ms, tx.aged_ms, tx.has_other_writers)))
-    assert times == (*writer._clock.times(), is_shared)
+async def test_a_transaction_has_the_times_of_the_clock_and_knows_of_other_writers(either_writer: Writer) -> None:
+    is_shared = either_writer._database.is_shared
+    times = await either_writer.submit(Look(lambda tx: (tx.now_ms, tx.calendar_ms, tx.aged_ms, tx.has_other_writers)))
+    assert times == (*either_writer._clock.times(), is_shared)
 
 
 async def test_operations_run_in_their_order_and_dead_letters_are_written_before_messages_are_removed(

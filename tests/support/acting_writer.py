@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from popserver.engine.clock import ManualClock
 from popserver.engine.transaction import ANSWER_BYTES_MAX, Phase, Request, Transaction, carries_out_each
 from popserver.engine.writer import Writer
 from popserver.model.budget import Budget
+
+PATIENCE_S = 10.0  # for what waits at the end of a test, on a busy machine
 
 Act = Callable[[Transaction], object]
 
@@ -67,5 +70,7 @@ async def acting_writer(
     try:
         yield writer
     finally:
+        async with asyncio.timeout(PATIENCE_S):
+            await writer.idle()
         await writer.close()
         database.close()
