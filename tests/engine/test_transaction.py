@@ -152,7 +152,7 @@ def test_all_times_of_a_test_s_transaction_are_the_same(store: OpenStore) -> Non
     for careful in (False, True):
         tx = Transaction.at(store.conn, 123, careful)
         assert (tx.conn, tx.now_ms, tx.calendar_ms, tx.aged_ms, tx.careful) == (store.conn, 123, 123, 123, careful)
-        assert tx.has_other_writers is not store.database.is_sqlite
+        assert tx.has_other_writers is (not store.database.is_sqlite)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from popserver.producing.half_messages import Check
 from popserver.producing.rules import CheckPolicy, Resolution
 from popserver.producing.scheduled import is_pending
 from tests.support.builders import TOPIC, a_message
-from tests.support.running_broker import RunningBroker
+from tests.support.running_broker import RunningBroker, running_broker
 
 SECOND, MINUTE = 1_000, 60_000
 OTHER = Resource("", "other")
@@ -303,3 +303,14 @@ async def test_a_request_may_have_messages_that_wait_and_others(broker: RunningB
         assert isinstance(outcome, SendResult)
         assert outcome.message_id == message.message_id
     assert [each.stored.message.body for each in await broker.receive()] == [b"now", b"late"]
+
+
+async def test_a_restart_knows_when_the_next_message_is_due(sqlite_url: str) -> None:
+    async with running_broker(sqlite_url) as first:
+        await first.send([a_delayed(first, 100)])
+        clock = first.clock
+    async with running_broker(sqlite_url, clock=clock) as second:
+        await second.advance(99)
+        assert await second.receive() == []
+        await second.advance(1)
+        assert len(await second.receive()) == 1

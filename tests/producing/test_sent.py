@@ -68,6 +68,10 @@ def test_a_bare_message_has_defaults() -> None:
         ({"message_type": pb.TRANSACTION}, {"message_type": MessageType.TRANSACTION}),
         ({"message_type": pb.FIFO}, {}),
         (
+            {"delivery_timestamp": {"seconds": 9, "nanos": 1_000_001}},
+            {"message_type": MessageType.DELAY, "deliver_at_ms": 9_002},
+        ),
+        (
             {"delivery_timestamp": {"seconds": 9, "nanos": 1_000_000}},
             {"message_type": MessageType.DELAY, "deliver_at_ms": 9_001},
         ),
