@@ -215,7 +215,7 @@ def _unknown(request: EndTransaction) -> InvalidTransactionId:
 def _checks(conn: Connection, asked: Sequence[PendingRow], topics: dict[int, Topic]) -> list[Check]:
     messages = stored_pending(conn, {row.pending_id: topics[row.topic_id] for row in asked if row.topic_id in topics})
     return [
-        Check(row.pending_id, row.topic_id, stored, row.transaction_id or "", row.client_id, row.checks)
+        Check(row.pending_id, row.topic_id, stored, str(row.transaction_id), row.client_id, row.checks)
         for row in asked
         if (stored := messages.get(row.pending_id)) is not None
     ]

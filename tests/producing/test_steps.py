@@ -6,7 +6,7 @@ import pytest
 
 from popserver.messages.pending_messages import PendingRow
 from popserver.model.topic import Topic
-from popserver.producing import enqueue
+from popserver.producing import enqueue, half_messages
 from popserver.producing.half_messages import ClaimChecks, ReturnChecks, claim_checks, return_checks
 from popserver.producing.rules import CheckPolicy
 from tests.support.open_store import MINUTE, SECOND, OpenStore
@@ -87,3 +87,8 @@ def test_messages_of_a_group_enter_up_to_one_that_is_missing(
 def test_behind_a_message_that_stays_all_of_its_group_stay() -> None:
     rows = [a_row(5, "a"), a_row(2, "a"), a_row(6, None)]
     assert [row.pending_id for row in enqueue._before_missing(rows, {(1, "a"): 3})] == [6]
+
+
+def test_a_step_has_limits_of_memory() -> None:
+    assert (enqueue.STEP_BYTES_MAX, half_messages.CHECKED_BYTES_MAX) == (32 * 1024 * 1024, 16 * 1024 * 1024)
+    assert (half_messages.CHECKS_PER_STEP_MAX, enqueue.LATE_MS) == (100, 5_000)
