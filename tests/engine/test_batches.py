@@ -278,6 +278,7 @@ async def test_a_transaction_that_answers_messages_reads_what_there_is_memory_fo
 
 async def test_the_thread_lives_until_it_is_closed(writer: Writer) -> None:
     assert writer.is_alive
+    assert (writer._thread.name, writer._thread.daemon) == ("popmq-writer", True)
     await writer.close()
     assert not writer.is_alive
     with pytest.raises(Internal, match="stopping"):
