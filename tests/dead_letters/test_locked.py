@@ -14,6 +14,7 @@ from popserver.model.errors import TooManyRequests
 from popserver.model.group import Group
 from popserver.model.names import dead_letter_topic, retry_topic
 from popserver.model.topic import Topic
+from tests.support.locked_rows import locked, queues_of
 from tests.support.open_store import OpenStore, open_store
 from tests.support.redrive import die, letter_ids, lineage, order, plan_state, redrive_all, run, write_plan
 
@@ -41,31 +42,15 @@ def group(store: OpenStore, topic: Topic) -> Group:
     return store.group(meets=[topic])
 
 
-def lock(other: OpenStore, statement: str) -> None:
-    other.database.begin(other.conn)
-    assert other.conn.exec_driver_sql(statement).all()
-
-
-def let_go(other: OpenStore) -> None:
-    other.conn.exec_driver_sql("ROLLBACK")
-
-
-def queue_of(store: OpenStore, name: str) -> str:
-    """A statement that locks the only queue of that topic."""
-    (queue_id,) = store.rows("SELECT queue_id FROM queue JOIN topic USING (topic_id) WHERE name = :name", name=name)
-    return f"SELECT 1 FROM queue WHERE queue_id = {queue_id[0]} FOR UPDATE"
-
-
 def test_dead_letters_whose_queue_is_locked_are_not_purged(
     store: OpenStore, other: OpenStore, topic: Topic, group: Group
 ) -> None:
     die(store, group, topic, 2)
     ids = letter_ids(store, group)
-    lock(other, queue_of(store, dead_letter_topic(group.name).name))
-    with pytest.raises(TooManyRequests, match="another server uses the dead letters of group 'billing'"):
-        store.one(purge.purge_letters, purge.PurgeLetters(group, ids))
-    assert letter_ids(store, group) == ids
-    let_go(other)
+    with locked(other, queues_of(store, dead_letter_topic(group.name).name)):
+        with pytest.raises(TooManyRequests, match="another server uses the dead letters of group 'billing'"):
+            store.one(purge.purge_letters, purge.PurgeLetters(group, ids))
+        assert letter_ids(store, group) == ids
     assert store.one(purge.purge_letters, purge.PurgeLetters(group, ids)) == 2
 
 
@@ -75,12 +60,11 @@ def test_a_dead_letter_that_is_locked_is_not_redriven(
     die(store, group, topic, 2)
     first, second = letter_ids(store, group)
     write_plan(store, group)
-    lock(other, f"SELECT 1 FROM dead_letter WHERE dead_letter_id = {second} FOR UPDATE")
-    with pytest.raises(TooManyRequests, match=f"dead letter {second} of group 'billing' is in use"):
-        run(store)
-    assert [row.state for row in lineage(store, "p1")] == ["PLANNED"] * 2
-    assert run(store, limit=1) == (1, 0), "the other one is free"
-    let_go(other)
+    with locked(other, f"SELECT 1 FROM dead_letter WHERE dead_letter_id = {second} FOR UPDATE"):
+        with pytest.raises(TooManyRequests, match=f"dead letter {second} of group 'billing' is in use"):
+            run(store)
+        assert [row.state for row in lineage(store, "p1")] == ["PLANNED"] * 2
+        assert run(store, limit=1) == (1, 0), "the other one is free"
     assert run(store) == (1, 0)
     assert first < second
 
@@ -94,11 +78,10 @@ def test_without_a_free_queue_nothing_is_redriven(
     target = store.topic("target") if is_to_target else None
     order(store, group, [RedriveItem(first, "", Repair(b"mended"))], "p0", target)
     name = "target" if is_to_target else retry_topic(group.name).name
-    lock(other, queue_of(store, name))
-    with pytest.raises(TooManyRequests, match=f"other transactions use every queue of topic '{name}'"):
-        order(store, group, [RedriveItem(second, "", Repair(b"mended"))], "p1", target)
-    assert lineage(store, "p1") == []
-    let_go(other)
+    with locked(other, queues_of(store, name)):
+        with pytest.raises(TooManyRequests, match=f"other transactions use every queue of topic '{name}'"):
+            order(store, group, [RedriveItem(second, "", Repair(b"mended"))], "p1", target)
+        assert lineage(store, "p1") == []
     assert order(store, group, [RedriveItem(second, "", Repair(b"mended"))], "p1", target) == (1, 0)
 
 
@@ -113,12 +96,11 @@ def test_a_refused_step_does_not_undo_the_others_of_its_transaction(
     write_plan(store, group, "p1")
     write_plan(store, others, "p2")
     (letter_id,) = letter_ids(store, group)
-    lock(other, f"SELECT 1 FROM dead_letter WHERE dead_letter_id = {letter_id} FOR UPDATE")
-    refused, done = store.do(plans.run_plan, RunPlan("p1", 10), RunPlan("p2", 10))
-    assert isinstance(refused, TooManyRequests)
-    assert done == (2, 0)
-    assert (plan_state(store, "p1"), plan_state(store, "p2")) == ("PLANNED", "DONE")
-    let_go(other)
+    with locked(other, f"SELECT 1 FROM dead_letter WHERE dead_letter_id = {letter_id} FOR UPDATE"):
+        refused, done = store.do(plans.run_plan, RunPlan("p1", 10), RunPlan("p2", 10))
+        assert isinstance(refused, TooManyRequests)
+        assert done == (2, 0)
+        assert (plan_state(store, "p1"), plan_state(store, "p2")) == ("PLANNED", "DONE")
 
 
 def test_a_group_without_dead_letters_has_nothing_to_purge(store: OpenStore, topic: Topic, group: Group) -> None:
