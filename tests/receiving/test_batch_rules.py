@@ -14,6 +14,7 @@ from popserver.model.group import Group
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from popserver.model.topic import MessageQueue, MessageType, Topic
+from popserver.receiving import answers
 from popserver.receiving import batch as batches
 from popserver.receiving import receive as receives
 from popserver.receiving.batch import (
@@ -262,3 +263,32 @@ class TestASearch:
         assert receives.receive_batch_of([a_receive(1, topic=topic, rotation=rotation)]).by_priority is by_priority
         topic = self.topic_of()
         assert not receives.receive_batch_of([a_receive(1, topic=topic, rotation=rotation)]).by_priority
+
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("sizes", "bytes_left", "kept", "used"),
+    [
+        ([], 100, 0, 0),
+        ([2 * MIB, 2 * MIB], 32 * MIB, 2, 4 * MIB),
+        ([2 * MIB, 2 * MIB, 1], 32 * MIB, 2, 4 * MIB),
+        ([2 * MIB, 2 * MIB + 1], 32 * MIB, 1, 2 * MIB),
+        ([5 * MIB, 1], 32 * MIB, 1, 5 * MIB),
+        ([60, 40, 1], 100, 2, 100),
+        ([60, 41], 100, 1, 60),
+        ([200, 1], 100, 1, 200),
+        ([1], 1, 1, 1),
+        ([1], 0, 0, 0),
+        ([1], -5, 0, 0),
+        ([0, 0, 0], 1, 3, 0),
+    ],
+)
+def test_an_answer_has_so_many_bytes_and_at_least_one_message(
+    sizes: list[int], bytes_left: int, kept: int, used: int
+) -> None:
+    conn: Any = None
+    tx = Transaction(conn, 1, 1, 1, careful=False, has_other_writers=False, answer_bytes=bytes_left)
+    assert answers._fitting(tx, sizes) == kept
+    assert tx.answer_bytes == bytes_left - used
