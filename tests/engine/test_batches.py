@@ -111,6 +111,15 @@ class TestTogether:
         assert ["".join(each) for each in batches.names] == expected
         assert writer.waiting == 0
 
+    async def test_leave_the_others_in_their_order(self, writer: Writer) -> None:
+        batches = Batches()
+        asked = [writer.submit(batches.request("first"), answers=4_096)]
+        asked.append(writer.submit(batches.request("does not fit"), answers=1))
+        asked += [writer.submit(batches.request("fits")) for _ in range(511)]
+        asked += [writer.submit(batches.request(name)) for name in ("too many", "last")]
+        await asyncio.gather(*asked)
+        assert batches.names == [["first", *["fits"] * 511], ["does not fit", "too many", "last"]]
+
 
 class TestADelay:
     """A batch that waits for more requests; here for so long that only a full batch begins."""
