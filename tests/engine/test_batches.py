@@ -19,7 +19,7 @@ from popserver.model.errors import Internal, TooManyRequests
 from tests.support.acting_writer import Change, Look, acting_writer
 from tests.support.running_broker import until
 
-pytestmark = pytest.mark.timeout(20)  # a writer that is broken answers nobody
+pytestmark = pytest.mark.timeout(10)  # a writer that is broken answers nobody
 
 
 @pytest.fixture
@@ -150,6 +150,15 @@ class TestADelay:
         slow._dispatch()  # as its alarm does
         await answer
         assert slow._alarm is None
+
+    async def test_that_is_over_begins_the_batch(self, slow: Writer) -> None:
+        slow._delay._starts_at_s = asyncio.get_running_loop().time() + 0.02
+        batches = Batches()
+        answers = [slow.submit(batches.request(name)) for name in "ab"]
+        await asyncio.sleep(0)
+        assert (slow.waiting, slow._alarm is not None) == (2, True)
+        await asyncio.gather(*answers)
+        assert batches.names == [["a", "b"]]
 
     async def test_is_reckoned_from_the_batch_before(self, writer: Writer) -> None:
         started: list[tuple[int, int]] = []

@@ -14,7 +14,7 @@ from popserver.engine.transaction import ANSWER_BYTES_MAX, Phase, Request, Trans
 from popserver.engine.writer import Writer
 from popserver.model.budget import Budget
 
-PATIENCE_S = 10.0  # for what waits at the end of a test, on a busy machine
+PATIENCE_S = 5.0  # for what waits at the end of a test, on a busy machine
 
 Act = Callable[[Transaction], object]
 
