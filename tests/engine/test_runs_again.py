@@ -183,6 +183,37 @@ class TestALostBegin:
         assert len(failing.careful) == 2
 
 
+async def test_without_a_connection_all_are_refused_with_its_reason(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> Connection:
+        raise StoreUnavailable("the database is away")
+
+    with monkeypatch.context() as without_store:
+        without_store.setattr(writer._database, "connect_writer", gone)
+        answers = await asyncio.gather(*[writer.submit(Change(Failing())) for _ in range(2)], return_exceptions=True)
+    assert [str(each) for each in answers] == ["the database is away"] * 2
+    assert await outcomes(writer, Failing()) == ["done"]
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+async def test_a_roll_back_that_fails_costs_the_connection_unless_the_database_rolled_back_by_itself(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch, by_itself: bool
+) -> None:
+    def refuse(conn: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("ROLLBACK"):
+            conn.connection.dbapi_connection.rollback()  # type: ignore[union-attr]
+            raise OperationalError("ROLLBACK", {}, Exception("no transaction is active"))
+
+    await writer.submit(Look(lambda tx: tx.remembered(list).append("note")))
+    monkeypatch.setattr(writer._database, "has_rolled_back", lambda _conn: by_itself)
+    event.listen(writer._database.writing, "before_cursor_execute", refuse)
+    assert await outcomes(writer, always(refused_statement)) == [Internal]
+    event.remove(writer._database.writing, "before_cursor_execute", refuse)
+    kept = await writer.submit(Look(lambda tx: list(tx.remembered(list))))
+    assert kept == (["note"] if by_itself else []), "what is remembered goes with the connection"
+
+
 class Subscriber:
     """What the writer announced after commits."""
 

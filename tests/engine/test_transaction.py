@@ -149,6 +149,7 @@ def test_a_search_has_a_lower_bound_only_beside_other_writers(tx: Transaction) -
 
 
 def test_all_times_of_a_test_s_transaction_are_the_same(store: OpenStore) -> None:
+    assert not Transaction.at(store.conn, 123).careful
     for careful in (False, True):
         tx = Transaction.at(store.conn, 123, careful)
         assert (tx.conn, tx.now_ms, tx.calendar_ms, tx.aged_ms, tx.careful) == (store.conn, 123, 123, 123, careful)
