@@ -130,6 +130,13 @@ class TestRepeated:
         assert hand_back(store, group, topic, delay_level=-1) is False
         assert store.digest() == before
 
+    def test_though_nothing_is_committed(self, store: OpenStore, topic: Topic, group: Group, sent: Message) -> None:
+        hand_back(store, group, topic)
+        store.end_due(after_ms=MINUTE)
+        before = store.digest()
+        assert hand_back(store, group, topic) is False
+        assert store.digest() == before
+
     def test_when_it_is_a_dead_letter(self, store: OpenStore, topic: Topic, group: Group, sent: Message) -> None:
         assert hand_back(store, group, topic, delay_level=-1) is True
         before = store.digest()
