@@ -104,7 +104,7 @@ class TestTogether:
         writer._backlog.limit = 10 * most
         batches = Batches()
         asked = [
-            writer.submit(batches.request(name), **{measure: amount})  # type: ignore[arg-type]
+            writer.submit(batches.request(name), **{measure: amount})
             for name, amount in zip("abcde", amounts(most), strict=False)
         ]
         await asyncio.gather(*asked)
@@ -301,7 +301,7 @@ async def test_the_thread_lives_until_it_is_closed(writer: Writer) -> None:
     assert not writer.is_alive
     with pytest.raises(Internal, match="stopping"):
         await writer.submit(Look(nothing))
-    writer.close = _nothing  # type: ignore[method-assign]
+    writer.close = _nothing
 
 
 async def test_it_is_idle_when_no_request_waits_or_runs(writer: Writer) -> None:

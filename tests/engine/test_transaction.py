@@ -143,9 +143,9 @@ def test_a_search_has_a_lower_bound_only_beside_other_writers(tx: Transaction) -
             return now_ms - len(search.name)  # type: ignore[attr-defined]
 
     kind: type[SearchedFrom[Any]] = Searched  # type: ignore[assignment]
-    assert tx.search_from(kind, Wanted("abc"), 1_000) == 997  # type: ignore[arg-type]
+    assert tx.search_from(kind, Wanted("abc"), 1_000) == 997
     tx.has_other_writers = False
-    assert tx.search_from(kind, Wanted("abc"), 1_000) == 0  # type: ignore[arg-type]
+    assert tx.search_from(kind, Wanted("abc"), 1_000) == 0
 
 
 def test_all_times_of_a_test_s_transaction_are_the_same(store: OpenStore) -> None:

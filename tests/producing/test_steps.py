@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from popserver.messages.pending_messages import PendingRow
@@ -24,7 +26,8 @@ def test_the_first_of_several_claims_gets_the_checks_of_all_topics(store: OpenSt
     for each in (topic, other, third):
         pend(store, each, a_half())
     store.now_ms += 6 * SECOND
-    first, second = store.do(claim_checks, claim(topic), claim(other))
+    answers: Any = store.do(claim_checks, claim(topic), claim(other))
+    first, second = answers
     assert sorted(each.topic_id for each in first.checks) == sorted([topic.topic_id, other.topic_id])
     next_ms = store.now_ms + 30 * SECOND
     assert (first.discarded, first.next_check_ms) == ([], next_ms)
@@ -46,7 +49,8 @@ def test_the_first_of_several_steps_is_told_what_has_entered(store: OpenStore) -
     pend(store, topic, a_delayed(store, SECOND), a_delayed(store, SECOND), a_delayed(store, MINUTE))
     due_ms = store.now_ms + MINUTE
     store.now_ms += SECOND
-    first, second = store.do(enqueue.enqueue_due, enqueue.EnqueueDue(), enqueue.EnqueueDue())
+    answers: Any = store.do(enqueue.enqueue_due, enqueue.EnqueueDue(), enqueue.EnqueueDue())
+    first, second = answers
     assert (first.entered, first.next_due_ms, first.next_topic_id) == (2, due_ms, topic.topic_id)
     assert [bytes(row.message_id).hex() for row in first.placed] != []
     assert second == first._replace(placed=())

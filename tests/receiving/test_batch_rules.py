@@ -159,7 +159,7 @@ class TestTheOrderOfGrants:
 
 
 def a_receive(batch_size: int, *, heads_only: bool = False, client_id: str = "c1", **more: Any) -> Receive:
-    group: Any = Group.__new__(Group, *[1] * len(Group._fields))
+    group: Any = Group(*[1] * len(Group._fields))  # type: ignore[arg-type]
     topic: Any = more.pop("topic", None)
     return Receive(
         group,
@@ -228,7 +228,7 @@ def test_holds_are_secret_numbers_of_63_bits() -> None:
 class TestASearch:
     @staticmethod
     def topic_of(name: str = "orders", accepts: tuple[MessageType, ...] = (MessageType.NORMAL,)) -> Topic:
-        queues = tuple(MessageQueue.__new__(MessageQueue, *[1] * len(MessageQueue._fields)) for _ in range(4))
+        queues = tuple(MessageQueue(1, number) for number in range(4))
         fields: dict[str, Any] = dict.fromkeys(Topic._fields, 5)
         return Topic(**fields | {"name": Resource("", name), "queues": queues, "accepts": accepts})
 
