@@ -110,6 +110,7 @@ async def test_what_was_taken_while_it_judged_is_not_left() -> None:
     reads.gate.clear()
     for _ in range(4):
         await prefetch.ask(a_receive())
+        await turns()
     assert reads.enough == [80, 90], "it judges ahead, and the receives do not wait for it"
     ahead, _ = next(iter(prefetch._in_use.values()))
     assert (ahead.left, ahead.under_way) == (5, 40)
