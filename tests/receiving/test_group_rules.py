@@ -15,6 +15,8 @@ from popserver.model.topic import MessageQueue, MessageType, Topic, message_key
 from popserver.receiving import message_groups
 from popserver.receiving.batch import Candidate, Judged, OpenGroup, ReceiveBatch
 from popserver.receiving.message_groups import _Part, _ToJudge
+from tests.support.builders import in_order
+from tests.support.open_store import OpenStore, ids
 
 QUEUE, TOPIC_ID = 5, 2
 TOPIC = Topic(TOPIC_ID, Resource("", "orders"), (MessageQueue(QUEUE, 0),), (MessageType.FIFO,), 0)
@@ -167,3 +169,16 @@ def test_a_tag_decides_at_once(wanted: Filter, tag: str | None, is_accepted: boo
 def test_a_sql_filter_decides_what_it_has_judged() -> None:
     batch = a_batch(SQL, {1: True, 2: False})
     assert [message_groups._is_accepted(batch, row(each, "a")) for each in (1, 2, 3)] == [True, False, None]
+
+
+def test_many_open_groups_with_few_messages_fill_one_receive(store: OpenStore) -> None:
+    topic = store.topic(accepts=(MessageType.FIFO,))
+    group = store.group(meets=[topic])
+    names = [f"g{number}" for number in range(20)]
+    store.send(topic, [each for name in names for each in in_order(name)])
+    held = store.receive(group, topic, 20)
+    later = [each for name in names for each in in_order(name)]
+    store.send(topic, later)
+    assert store.receive(group, topic, 32) == []
+    store.ack(group, *held)
+    assert sorted(ids(store.receive(group, topic, 32))) == sorted(each.message_id for each in later)
