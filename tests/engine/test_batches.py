@@ -16,7 +16,7 @@ from popserver.engine.transaction import Transaction
 from popserver.engine.writer import Writer
 from popserver.model.budget import Budget
 from popserver.model.errors import Internal, TooManyRequests
-from tests.support.acting_writer import Change, Look, acting_writer
+from tests.engine.acting_writer import Change, Look, acting_writer
 from tests.support.running_broker import until
 
 pytestmark = pytest.mark.timeout(10)  # a writer that is broken answers nobody

@@ -17,7 +17,7 @@ from popserver.engine.transaction import FinishOrder, Outdated, RepeatedId, Requ
 from popserver.engine.writer import Writer
 from popserver.model.errors import CommitUnknown, Internal, PopError, StoreUnavailable
 from popserver.model.names import Resource
-from tests.support.acting_writer import Act, Change, Look, Remove, acting_writer
+from tests.engine.acting_writer import Act, Change, Look, Remove, acting_writer
 
 pytestmark = pytest.mark.timeout(10)  # a writer that is broken answers nobody
 
