@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from popserver.messages.pending_messages import PendingRow
+from popserver.model.message import PROPERTY
 from popserver.model.topic import Topic
-from popserver.producing import enqueue, half_messages
+from popserver.producing import enqueue, half_messages, pending
 from popserver.producing.half_messages import ClaimChecks, ReturnChecks, claim_checks, return_checks
 from popserver.producing.rules import CheckPolicy
 from tests.support.open_store import MINUTE, SECOND, OpenStore
@@ -96,3 +97,19 @@ def test_behind_a_message_that_stays_all_of_its_group_stay() -> None:
 def test_a_step_has_limits_of_memory() -> None:
     assert (enqueue.STEP_BYTES_MAX, half_messages.CHECKED_BYTES_MAX) == (32 * 1024 * 1024, 16 * 1024 * 1024)
     assert (half_messages.CHECKS_PER_STEP_MAX, enqueue.LATE_MS) == (100, 5_000)
+
+
+def test_messages_of_users_transactions_claim_their_keys_when_they_enter(store: OpenStore) -> None:
+    topic, other = store.topic(), store.topic("other")
+    properties = {PROPERTY: "order-42"}
+    first, again, elsewhere = (a_delayed(store, SECOND, properties=properties) for _ in range(3))
+    for of_topic, each in ((topic, first), (topic, again), (other, elsewhere)):
+        store.one(pending.store_pending, pending.StorePending(of_topic, [each], "p1", POLICY, key_window_ms=0))
+    store.conn.exec_driver_sql("UPDATE pending SET enqueued = 1")
+    assert store.one_value("SELECT COUNT(*) FROM idempotency") == 0
+    store.now_ms += SECOND
+    step = store.one(enqueue.enqueue_due, enqueue.EnqueueDue(key_window_ms=MINUTE))
+    assert (step.entered, len(step.placed)) == (3, 2)
+    assert sorted(ids_in(store, "message")) == sorted([first.message_id, elsewhere.message_id])
+    claims = store.rows("SELECT topic_id, expires_at_ms FROM idempotency ORDER BY topic_id")
+    assert [tuple(each) for each in claims] == [(each.topic_id, store.now_ms + MINUTE) for each in (topic, other)]
