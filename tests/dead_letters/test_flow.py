@@ -48,8 +48,8 @@ async def test_a_plan_is_answered_for_by_its_own_facts(broker: RunningBroker, re
     assert (await redrives.run("p2", 1)).plan.plan_id == "p2"
     step = await redrives.run("p2", 0)
     assert (step.plan.plan_id, step.plan.state, step.redriven, step.skipped) == ("p2", "DONE", 1, 0)
-    cancelled = await redrives.cancel("p3")
-    assert (cancelled.plan_id, cancelled.state) == ("p3", PlanState.CANCELLED)
+    cancelled = await redrives.cancel("p1")
+    assert (cancelled.plan_id, cancelled.state) == ("p1", PlanState.CANCELLED)
     assert [each.plan_id for each in await redrives.plans(GROUP, None)] == ["p3", "p2", "p1"]
     assert [each.plan_id for each in await redrives.plans(None, "p2")] == ["p2"]
     assert await redrives.plans(OTHERS, None) == []
