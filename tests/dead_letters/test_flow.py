@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.dead_letters import selecting
 from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.rules import LetterSelection, RedriveItem, Repair, Selection
 from popserver.model.errors import BadRequest, IllegalMessageId, MessageNotFound, NotFound, PopError
@@ -159,3 +160,31 @@ async def test_a_plan_that_does_not_exist_is_named(redrives: Redrives) -> None:
     with pytest.raises(NotFound, match="'p1' does not exist"):
         await redrives.redrives("p1", 0, 0)
     assert await redrives.plans(None, "p1") == []
+
+
+async def test_a_new_message_has_the_tag_of_its_dead_letter_or_of_its_repair(
+    broker: RunningBroker, redrives: Redrives
+) -> None:
+    await broker.topic(OTHER_TOPIC)
+    await broker.send([a_message(tag="A", body=b"1"), a_message(tag="A", body=b"2")])
+    for each in await broker.receive():
+        await broker.broker.forward_to_dead_letter_queue(GROUP, TOPIC, each.receipt_handle)
+    first, second = await ids_of(redrives)
+    orders = [RedriveItem(first), RedriveItem(second, "", Repair(tag="B"))]
+    await redrives.redrive("p1", GROUP, orders, "", OTHER_TOPIC, "")
+    for tag, body in (("B", b"2"), ("A", b"1")):
+        (received,) = await broker.receive(group=Resource("", f"only-{tag}"), topic=OTHER_TOPIC, wanted=tag)
+        assert (received.stored.message.body, received.stored.message.tag) == (body, tag)
+
+
+async def test_a_page_that_ends_early_says_where_it_goes_on(
+    broker: RunningBroker, redrives: Redrives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await die(broker, *[b"x"] * 5)
+    ids = await ids_of(redrives)
+    monkeypatch.setattr(selecting, "STEP_ROWS_MAX", 3)
+    nothing = LetterSelection(GROUP, None, Selection(where="TAGS = 'none'"))
+    page = await redrives.dead_letters(nothing, 0, 0, bodies=False)
+    assert (page.letters, page.next_after_id) == ([], ids[2])
+    page = await redrives.dead_letters(nothing, ids[2], 0, bodies=False)
+    assert (page.letters, page.next_after_id) == ([], None)
