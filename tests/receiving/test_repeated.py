@@ -79,7 +79,7 @@ def test_holds_that_were_given_up_for_lost_belong_to_the_client_again(
     topic = store.topic()
     group = store.group(meets=[topic])
     store.send(topic, messages_of(2))
-    wish = {"attempt_id": "a", "holder": holder, "client_id": "c7", "invisible_ms": invisible_ms}
+    wish: dict[str, Any] = {"attempt_id": "a", "holder": holder, "client_id": "c7", "invisible_ms": invisible_ms}
     held = store.one(receive.receive, a_receive(group, topic, **wish)).deliveries
     store.orphan_client("c7")
     store.now_ms += 500
