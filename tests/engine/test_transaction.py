@@ -168,7 +168,11 @@ class Naming(Request[None]):
         return [Locks(order, self._take(order), keys) for order, keys in self.named]
 
     def _take(self, order: LockOrder) -> Callable[..., None]:
-        return lambda _tx, keys: self.took.append((order, keys))
+        def take(tx: Transaction, keys: set[Hashable]) -> None:
+            assert isinstance(tx, Transaction)
+            self.took.append((order, keys))
+
+        return take
 
 
 @dataclass(frozen=True)
