@@ -74,7 +74,7 @@ def _unfinished(tx: Transaction, group: Group, letters: Sequence[DeadLetterRow])
         # progress passes it.
         read = progress.of_queues(tx.conn, group.group_id, map(queue_of, key_of.values()))
         read_to = {queue_id: each.next_offset for queue_id, each in read.items()}
-        busy |= {key for key in key_of.values() if offset_of(key) >= read_to.get(queue_of(key), 0)}
+        busy = {key for key in key_of.values() if offset_of(key) >= read_to.get(queue_of(key), 0)}
     busy |= delivered.among(tx.conn, group.group_id, key_of.values())
     return {dead_letter_id for dead_letter_id, key in key_of.items() if key in busy}
 

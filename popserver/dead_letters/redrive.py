@@ -65,7 +65,6 @@ class _Sent(NamedTuple):
     letter: DeadLetterRow
     order: RedriveItem
     key: int
-    is_new: bool  # a new message was made
 
 
 def find(tx: Transaction, group: Group, ids: Sequence[int]) -> FoundLetters:
@@ -128,7 +127,7 @@ def _send_to_new_keys(tx: Transaction, plan: Plan, found: FoundLetters, orders: 
     # A group that consumes its own dead letters may have a delivery with the copy's key already.
     own_copies = progress.of_queues(tx.conn, group.group_id, (queue_of(letter.copy_key) for letter, _ in letters))
     unchanged = [
-        _Sent(letter, order, letter.copy_key, is_new=False)
+        _Sent(letter, order, letter.copy_key)
         for letter, order in letters
         if order.repair is None and not reads_retries and queue_of(letter.copy_key) not in own_copies
     ]
@@ -164,7 +163,7 @@ def _make_messages(
         taken = queue_offsets.take(tx, queue.queue_id, len(run))
         assert taken is not None, "its row is locked"
         first_key = message_key(queue.queue_id, taken.first)
-        here = [_Sent(letter, order, key, is_new=True) for key, (letter, order) in enumerate(run, start=first_key)]
+        here = [_Sent(letter, order, key) for key, (letter, order) in enumerate(run, start=first_key)]
         copies = [_copy(plan, found, each, resets) for each in here]
         stored.copy_redriven(tx, topic.topic_id, taken.stored_at_ms, copies, anew=plan.target is not None)
         sent += here

@@ -8,6 +8,7 @@ loop needs to receive that many requests again. After a batch of one request the
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -61,7 +62,7 @@ class BatchDelay:
     """How long the next batch waits for requests, by the previous one. `now_s` is the time of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._starts_at_s = float("-inf")
+        self._starts_at_s = -math.inf
         self.gathers = False  # whether the previous batch had several requests; if not, the next one starts at once
 
     def wait_s(self, waiting: int, now_s: float) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from functools import wraps
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from sqlalchemy import Connection
 
@@ -157,7 +157,7 @@ class Request(Generic[S_co]):
         return ()
 
 
-Operation = Callable[["Transaction", Sequence[R]], Sequence[S | PopError]]
+Operation: TypeAlias = Callable[["Transaction", Sequence[R]], Sequence[S | PopError]]
 
 
 def carries_out(*kinds: type[Request[S]]) -> Callable[[Operation[R, S]], Operation[R, S]]:
@@ -235,8 +235,8 @@ class Transaction:
     now_ms: int
     calendar_ms: int  # the time of day, for times from clients
     aged_ms: int  # the time by which old data is removed (`engine.clock`)
-    careful: bool = False
-    has_other_writers: bool = True  # other servers, or users' transactions, may lock rows
+    careful: bool
+    has_other_writers: bool  # other servers, or users' transactions, may lock rows
     has_written: bool = False  # rows have certainly changed; False: perhaps none has
     # The ids of topics with messages to deliver: after the commit, their polls are woken.
     ready_topics: set[int] = field(default_factory=set)

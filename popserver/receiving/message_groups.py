@@ -114,7 +114,7 @@ def rest_of(tx: Transaction, batch: ReceiveBatch, open_groups: Iterable[OpenGrou
         key: (attempt, open_group.group_key)
         for open_group in open_groups
         if open_group.found
-        for key, attempt in open_group.rest[: max(0, limit)]
+        for key, attempt in open_group.rest[:limit]
     }
     rows = by_keys(tx.conn, rest, batch.bodies)
     found = [Candidate(rows[key], attempt, group_key, has_delivery=True) for key, (attempt, group_key) in rest.items()]

@@ -55,7 +55,11 @@ _MARKS_LEFT_OUT = ("full", "slow", "browser", "matrix")
 
 K = TypeVar("K")
 _Reached = dict[str, dict[int, list[str]]]  # the tests that reach a line, by path and line
-pytest_options = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:terminalreporter")
+# pytest-timeout must leave the timer of signals to `end_after`.
+pytest_options = (
+    *("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:terminalreporter"),
+    *("-o", "timeout_method=thread"),
+)
 
 
 class Baseline(NamedTuple):

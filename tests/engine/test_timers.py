@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from popserver.engine.background import BackgroundTasks
+from popserver.engine.background import BackgroundTasks, Task
 from popserver.engine.clock import ManualClock
 from popserver.model.errors import StoreUnavailable
 
@@ -48,3 +48,89 @@ async def test_work_that_the_store_refuses_is_repeated_in_its_order(clock: Manua
     await clock.advance(1_000, background.idle)
     assert done == ["first", "second"]
     assert not background.has("name")
+
+
+async def test_work_of_one_name_waits_for_its_turn_and_other_work_does_not(clock: ManualClock) -> None:
+    background = BackgroundTasks(clock)
+    begun: list[str] = []
+    gate = asyncio.Event()
+
+    def work(name: str) -> Task:
+        async def run() -> None:
+            begun.append(name)
+            await gate.wait()
+
+        return run
+
+    for name, task in (("one", "a"), ("one", "b"), ("two", "c")):
+        background.submit(name, work(task))
+    await asyncio.sleep(0)
+    assert begun == ["a", "c"]
+    assert [background.has(each) for each in ("one", "two", "three")] == [True, True, False]
+    gate.set()
+    await background.idle()
+    assert begun == ["a", "c", "b"]
+    assert not background.has("one")
+
+
+async def test_work_is_repeated_every_second_and_what_comes_meanwhile_follows_it(clock: ManualClock) -> None:
+    background = BackgroundTasks(clock)
+    done: list[str] = []
+    tries_ms: list[int] = []
+
+    async def first() -> None:
+        tries_ms.append(clock.now_ms())
+        if len(tries_ms) < 3:
+            raise StoreUnavailable("the database is away")
+        done.append("first")
+
+    async def second() -> None:
+        done.append("second")
+
+    background.submit("name", first)
+    await background.idle()
+    background.submit("name", second)
+    await background.idle()
+    await clock.advance(1_999, background.idle)
+    assert (len(tries_ms), done) == (2, [])
+    await clock.advance(1, background.idle)
+    assert ([each - tries_ms[0] for each in tries_ms], done) == ([0, 1_000, 2_000], ["first", "second"])
+
+
+async def test_closing_waits_for_what_runs_and_repeats_nothing(clock: ManualClock) -> None:
+    background = BackgroundTasks(clock)
+    tries: list[str] = []
+    gate = asyncio.Event()
+
+    def work(name: str) -> Task:
+        async def run() -> None:
+            tries.append(name)
+            await gate.wait()
+            raise StoreUnavailable("the database is away")
+
+        return run
+
+    background.submit("running", work("running"))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(background.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    gate.set()
+    await closing
+    await clock.advance(5_000, background.idle)
+    assert tries == ["running"]
+
+
+async def test_closing_ends_the_wait_for_a_repetition(clock: ManualClock) -> None:
+    background = BackgroundTasks(clock)
+    tries: list[int] = []
+
+    async def work() -> None:
+        tries.append(clock.now_ms())
+        raise StoreUnavailable("the database is away")
+
+    background.submit("name", work)
+    await background.idle()
+    await background.close()
+    await clock.advance(5_000, background.idle)
+    assert len(tries) == 1

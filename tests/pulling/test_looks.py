@@ -56,6 +56,7 @@ def test_a_hundred_messages_in_batches_of_32(store: OpenStore) -> None:
     store.send(topic, 100)
     sizes, offset = [], 0
     while (pulled := look(store, topic, offset)).status is PullStatus.FOUND:
+        assert pulled.next_offset > offset
         assert offsets(pulled) == list(range(offset, pulled.next_offset))
         sizes.append(len(pulled.messages))
         offset = pulled.next_offset
@@ -69,6 +70,7 @@ def test_a_batch_holds_so_many_bytes_and_at_least_one_message(store: OpenStore) 
     store.send(topic, [a_message(body=b"x" * size) for size in (half, half, 1, 3 * half, 1)])
     batches, offset = [], 0
     while (pulled := look(store, topic, offset)).messages:
+        assert pulled.next_offset > offset
         batches.append(offsets(pulled))
         offset = pulled.next_offset
     assert batches == [[0, 1], [2], [3], [4]]
@@ -95,6 +97,7 @@ def test_a_thousand_unwanted_messages_are_passed_over_in_windows(
     store.send(topic, 1_000, tag="B")
     reached = [0]
     while (pulled := look(store, topic, reached[-1], wanted=wanted)).status is PullStatus.NO_MATCHED_MSG:
+        assert pulled.next_offset > reached[-1]
         reached.append(pulled.next_offset)
     assert reached == [0, 400, 800, 1_000]
     assert pulled.status is PullStatus.NO_NEW_MSG

@@ -130,6 +130,13 @@ class TestRepeated:
         assert hand_back(store, group, topic, delay_level=-1) is False
         assert store.digest() == before
 
+    def test_though_nothing_is_committed(self, store: OpenStore, topic: Topic, group: Group, sent: Message) -> None:
+        hand_back(store, group, topic)
+        store.end_due(after_ms=MINUTE)
+        before = store.digest()
+        assert hand_back(store, group, topic) is False
+        assert store.digest() == before
+
     def test_when_it_is_a_dead_letter(self, store: OpenStore, topic: Topic, group: Group, sent: Message) -> None:
         assert hand_back(store, group, topic, delay_level=-1) is True
         before = store.digest()
@@ -256,8 +263,10 @@ def test_more_than_one_statement_may_touch(
     wishes = [a_failure(group, topic, each, -1 if each == 4 else 0) for each in (4, 2, 0, 3, 1)]
     assert list(store.do(send_back.send_back, *wishes)) == [True, False, False, False, False]
     store.now_ms += MINUTE
-    while due.next_due_ms(store.conn) is not None:
+    for _ in range(2):
+        assert due.next_due_ms(store.conn) is not None
         store.one(expire.end_due, expire.EndDue())
+    assert due.next_due_ms(store.conn) is None
     assert len(retries(store, group)) == 4
 
 

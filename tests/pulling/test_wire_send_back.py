@@ -91,6 +91,7 @@ async def test_after_so_many_failures_it_is_a_dead_letter(
     more: dict[str, Any] = {} if most is None else {"max_reconsume_times": most}
     outcomes = [(await send_back(timed_wire_server, delay_level=1, **more)).is_dead_letter]
     while not outcomes[-1]:
+        assert len(outcomes) < deaths
         await advance(timed_wire_server, SECOND)
         # Every failure but the last makes one copy more, and the newest fails next.
         newest = len(outcomes) - 1

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
 
 import pytest
 
 from popserver.filters import Filter, SqlFilter, tags
 from popserver.filters import sql as filters_sql
+from popserver.messages.ranges import Work
+from popserver.model.errors import StoreUnavailable
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from popserver.model.topic import MessageType
+from popserver.receiving import filter_fetch
+from popserver.receiving.batch import Receive
 from tests.support.builders import GROUP, TOPIC, a_message, in_order, messages_of
+from tests.support.open_store import OpenStore, a_receive
 from tests.support.running_broker import PATIENCE_S, RunningBroker, ids, running_broker
 
 MANY = 40  # queues
@@ -168,3 +174,44 @@ async def test_what_is_urgent_goes_before_what_the_filter_was_asked_about_earlie
         found += await receive(broker, filters_sql.parse("a = '1'"), 1)
     # Every eighth look begins anywhere, and may leave one urgent message to the next receive.
     assert found.count(b"urgent") >= 6
+
+
+async def test_a_receive_that_fails_after_its_filter_was_asked_says_why(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sent,) = await broker.send([a_message(properties={"a": "1"})])
+    submit = broker.broker.engine.writer.submit
+
+    def refuse(request: Any, **more: Any) -> Any:
+        if isinstance(request, Receive):
+            raise StoreUnavailable("gone")
+        return submit(request, **more)
+
+    wanted = filters_sql.parse("a = 1")
+    with monkeypatch.context() as without_store:
+        without_store.setattr(broker.broker.engine.writer, "submit", refuse)
+        with pytest.raises(StoreUnavailable, match="gone"):
+            await receive(broker, wanted)
+    assert await receive(broker, wanted) == [b"body"]
+    assert sent.message_id
+
+
+def test_a_filter_is_not_asked_about_more_than_is_needed(store: OpenStore) -> None:
+    topic = store.topic(queues=2)
+    group = store.group(meets=[topic])
+    for queue in range(2):
+        store.send(topic, [a_message(properties={"a": "1"}) for _ in range(10)], queue=queue)
+    request = a_receive(group, topic, 4, wanted=filters_sql.parse("a = 1"))
+    nothing = store.survey(request, enough=6, units=1).judged
+    assert sum(len(each.accepted) for each in nothing.ranges.values()) == 1
+    known = store.survey(request, enough=6).judged
+    assert sum(len(each.accepted) for each in known.ranges.values()) == 20
+    for enough, is_asked in ((20, False), (21, False)):
+        with store.database.read() as conn:
+            found = filter_fetch.fetch(conn, request, known, enough, Work())
+        assert (bool(found.to_judge), found.is_all) == (is_asked, True)
+    half = known._replace(ranges={key: each for key, each in known.ranges.items() if key == topic.queues[0].queue_id})
+    for enough, is_asked in ((10, False), (11, True)):
+        with store.database.read() as conn:
+            found = filter_fetch.fetch(conn, request, half, enough, Work())
+        assert (bool(found.to_judge), found.is_all) == (is_asked, is_asked)

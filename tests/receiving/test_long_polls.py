@@ -248,11 +248,15 @@ async def test_but_not_for_ever(broker: RunningBroker, monkeypatch: pytest.Monke
     monkeypatch.setattr(scan, "WINDOW_OFFSETS", 2)
     await broker.send([a_message(tag="A") for _ in range(40)] + [a_message(tag="B")])
 
+    looks: list[int] = []
+
     def time_passes() -> None:
+        looks.append(broker.clock.now_ms())
         broker.clock._now_ms += flow.SEARCH_MS // 5
 
     with watched(broker.broker.engine.database, "UPDATE progress", time_passes):
         assert await broker.receive(wanted="B") == []
+    assert looks[-1] - looks[0] == flow.SEARCH_MS, "no search begins later"
 
 
 @pytest.mark.row("K9")

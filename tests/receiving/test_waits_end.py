@@ -160,6 +160,7 @@ async def test_without_long_polling_a_pull_waits_a_second() -> None:
         await broker.advance(SECOND - 1)
         assert not waiting.done()
         await broker.advance(1)
+        assert broker.broker.consuming.pulls.parked.count == 0, "by the clock that the test moves"
         assert (await waiting).status in (PullStatus.FOUND, PullStatus.NO_NEW_MSG)
         assert len((await pull(broker)).messages) == 1
 

@@ -174,10 +174,12 @@ async def running_broker(
     await broker.start()
     try:
         yield RunningBroker(broker, clock)
-        await broker.settle()
+        async with asyncio.timeout(PATIENCE_S):
+            await broker.settle()
         await broker.engine.reader.read(check_integrity)
     finally:
-        await broker.stop()
+        async with asyncio.timeout(PATIENCE_S):
+            await broker.stop()
         database.close()
 
 
