@@ -21,7 +21,7 @@ from popclient._session import convert
 from popclient._session.batching import CombinedReply, Reply
 from popclient._session.repeating import ITERATION, Pauses
 from popclient._session.session import Session
-from popclient._simple.pace import Pace
+from popclient._simple.batch_size import BatchSize
 from popclient._simple.polls import Poll, Polls
 from popclient._tasks import Tasks
 from popclient._tracing import receiving
@@ -65,7 +65,7 @@ class SimpleConsumerCore:
         self._handed_out = 0  # messages so far
         self._recent_work = RecentWork()
         self._ready: deque[MessageView] = deque()
-        self._pace = Pace(defaults.max_messages)
+        self._batch_size = BatchSize(defaults.max_messages)
         self._watch: asyncio.TimerHandle | None = None  # over those that are ready
         self._refilling = asyncio.Lock()
         self._settling = Settling(self.session, group)
@@ -209,11 +209,11 @@ class SimpleConsumerCore:
         """Receives until something is ready or the consumer is stopped or closed."""
         pauses = Pauses(ITERATION)
         if not self._ready:
-            self._pace.emptied()
+            self._batch_size.emptied()
         while not (self._ready or self._closing or self.stopped):
             try:
-                if brought := await self.receive(self.defaults._replace(max_messages=self._pace.batch)):
-                    self._pace.received(len(brought))
+                if brought := await self.receive(self.defaults._replace(max_messages=self._batch_size.value)):
+                    self._batch_size.received(len(brought))
                     self._ready.extend(brought)
                     self._watch_from(brought[0])
                 pauses.succeeded()
@@ -267,7 +267,7 @@ class SimpleConsumerCore:
             late.append(view)
         if late:
             log.debug("group %s gives %d messages back that have waited for long", self.group, len(late))
-            self._pace.gave_back(len(late))
+            self._batch_size.gave_back(len(late))
             self._tasks.spawn(self._settling.give_back(late))
 
     async def _freshen(self, view: MessageView) -> bool:

@@ -25,7 +25,8 @@ class Undelivered:
 
     def carry(self, size: int) -> None:
         """Count `size` bytes of an answer until `carried`. They may exceed the budget: they are in memory already."""
-        self._budget.add(size)
+        self._budget.used += size
+        self._budget.peak = max(self._budget.peak, self._budget.used)
         self.has_capacity = self._budget.used < self._budget.limit
 
     def carried(self, size: int) -> None:

@@ -169,12 +169,23 @@ ROOMS: dict[str, MutatedRoom] = {
             "redeliveries",
             "scan",
         ),
-        ("tests/receiving", "tests/fifo", "tests/lite", "tests/delivery/test_model.py", "tests/progress/test_pauses.py"),
+        (
+            "tests/receiving",
+            "tests/fifo",
+            "tests/lite",
+            "tests/delivery/test_model.py",
+            "tests/progress/test_pauses.py",
+        ),
         with_postgres=True,
     ),
     "pulling": MutatedRoom(
         _files("pulling", "batches", "commit", "flow", "parked", "read", "send_back", "send_back_flow"),
-        ("tests/pulling", "tests/bulk/test_pull.py", "tests/receiving/test_waits_end.py", "tests/progress/test_pauses.py"),
+        (
+            "tests/pulling",
+            "tests/bulk/test_pull.py",
+            "tests/receiving/test_waits_end.py",
+            "tests/progress/test_pauses.py",
+        ),
         with_postgres=True,
     ),
     "producing": MutatedRoom(
