@@ -302,8 +302,9 @@ class Effects:
 
     def due(self, times: Mapping[str, int]) -> None:
         for kind, at_ms in times.items():
-            if kind in self._due:
-                self._due[kind].expect(at_ms)
+            timer = self._due.get(kind)
+            if timer is not None and (timer.due_ms is None or at_ms < timer.due_ms):
+                timer.expect(at_ms)
 
     def invalidations(self, changed: Iterable[Invalidation]) -> None:
         for kind, namespace, name in changed:
