@@ -205,9 +205,10 @@ class Transport:
 
     def unreached(self, link: Link, why: str) -> Unreachable:
         """The error for a server that is not there, with the proxy on the way to it, and what to do about it."""
-        way = "" if link.proxy is None else f", {about(link.proxy)}"
+        if link.proxy is not None:
+            return Unreachable(f"no answer from {self.where}, {about(link.proxy)}: {why}")
         advice = next((f"; {advice}" for mark, advice in _ADVICE if mark in why), "")
-        return Unreachable(f"no answer from {self.where}{way}: {why}{advice}")
+        return Unreachable(f"no answer from {self.where}: {why}{advice}")
 
     @property
     def where(self) -> str:

@@ -1,8 +1,8 @@
 """The verdicts so far: a run judges what has none yet, so hours of judging may be many runs.
 
 For each file it keeps the digest of its source, and one letter for each mutant in the order of `mutants_of`. A file
-that has changed begins anew. A verdict stays when tests change, which only become more; without `judged.json` all is
-judged.
+that has changed begins anew. A verdict stays when tests change, because they only become more. Without the file of the
+verdicts all is judged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Record:
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder
-        self._root, self._path = root, folder / "judged.json"
+        self._root, self._path = root, folder / "verdicts" / "mutations.json"
 
     def read(self, mutants: Sequence[Mutant]) -> list[Verdict | None]:
         """In their order. `mutants`: all of some files, one file after the other."""
@@ -53,7 +53,7 @@ class Record:
         for path, those in groupby(told, key=lambda each: each[0].path):
             letters = "".join(_NONE if each is None else _LETTERS[each] for _, each in those)
             files[path] = {"digest": self._digest(path), "verdicts": letters}
-        self.folder.mkdir(exist_ok=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(json.dumps(dict(sorted(files.items())), indent=1) + "\n")
 
     def _files(self) -> dict[str, Mapping[str, str]]:

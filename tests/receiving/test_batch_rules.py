@@ -257,7 +257,7 @@ class TestASearch:
         batch = receives.receive_batch_of([a_receive(1, topic=self.topic_of(name, accepts))])
         assert (batch.keeps_order, batch.takes_groups) == (keeps_order, takes_groups)
 
-    @pytest.mark.parametrize(("rotation", "by_priority"), [(0, False), (1, True), (7, True), (8, False), (9, True)])
+    @pytest.mark.parametrize(("rotation", "by_priority"), [(0, True), (6, True), (7, False), (8, True), (15, False)])
     def test_goes_by_priority_but_for_one_of_eight(self, rotation: int, by_priority: bool) -> None:
         topic = self.topic_of(accepts=(MessageType.PRIORITY,))
         assert receives.receive_batch_of([a_receive(1, topic=topic, rotation=rotation)]).by_priority is by_priority
