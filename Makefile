@@ -220,7 +220,7 @@ torture: $(DEV) ## kill, stop and cut off servers, Postgres and clients under lo
 	  $(if $(UNTIL),--until $(UNTIL)) $(if $(SEED),--seed $(SEED)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(DATABASE),--database $(DATABASE)) $(if $(SCENE),--scene $(SCENE)) $(ARGS)
 
-mutations: $(DEV) ## change the code in one place at a time; the tests have to notice (ROOM="law fifo", ARGS="--functions")
+mutations: $(DEV) ## change the code in one place at a time; the tests have to notice (ROOM="law fifo", ARGS="--totals --sample 50")
 	$(BIN)/python -m proof.mutations $(ROOM) $(ARGS)
 
 # Worlds of one message are walked to their ends, those of two to DEPTH events (0: to their ends, which takes hours).

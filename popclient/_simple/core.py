@@ -248,8 +248,8 @@ class SimpleConsumerCore:
         return view.invisible_until - convert.now() - self.defaults.invisible / 2
 
     def _watch_from(self, view: MessageView) -> None:
-        """Looks at the ready messages when this one, the first, is not fresh any more. The timer does not keep a
-        consumer that nobody has."""
+        """Looks at the ready messages when this one, the first, is not fresh any more. The timer has a weak reference:
+        it keeps no consumer alive that the program has dropped."""
         if self._watch is None:
             left = max(self._fresh_for(view).total_seconds(), 0.0)
             self._watch = asyncio.get_running_loop().call_later(left, _give_back_late, weakref.ref(self))
@@ -266,7 +266,7 @@ class SimpleConsumerCore:
                 break
             late.append(view)
         if late:
-            log.debug("group %s gives %d messages back that have waited for long", self.group, len(late))
+            log.debug("group %s gives %d messages back that have waited for half of their hold", self.group, len(late))
             self._batch_size.gave_back(len(late))
             self._tasks.spawn(self._settling.give_back(late))
 

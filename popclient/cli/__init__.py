@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _unreachable(sentence: str) -> str:
-    if is_about_tls(sentence) or "through the proxy" in sentence or "8081" in sentence:
+    if is_about_tls(sentence) or "through the proxy" in sentence or "port of the server for clients" in sentence:
         return in_options(sentence)
     if "popmq serve" in sentence:
         return f"{sentence} with --endpoint"

@@ -147,8 +147,9 @@ def _secret(arguments: Namespace) -> str | None:
 
 
 def _prompted() -> str:
-    first = prompted("secret: ")
-    if prompted("again: ") != first:
+    otherwise = "give --secret-from stdin or --secret-from env:NAME"
+    first = prompted("secret: ", otherwise)
+    if prompted("again: ", otherwise) != first:
         raise UsageError("the two secrets differ; nothing was changed")
     return first
 

@@ -222,12 +222,12 @@ def _tls(arguments: argparse.Namespace, endpoint: str) -> bool | Tls:
     return Tls(ca=None if ca in _NO_FILES else ca, cert=cert, key=key, insecure=ca == "any")
 
 
-def prompted(text: str) -> str:
-    """What somebody types and nobody sees."""
+def prompted(text: str, otherwise: str) -> str:
+    """Asks for a secret on the terminal, without showing it. otherwise: what to do where nobody can type it."""
     try:
         return getpass.getpass(text)
     except EOFError:
-        raise UsageError("no secret was typed; set POPMQ_ACCESS_SECRET where nobody types") from None
+        raise UsageError(f"no secret was typed; type it, or {otherwise}") from None
 
 
 def _credentials(arguments: argparse.Namespace) -> tuple[str, str]:
@@ -237,7 +237,7 @@ def _credentials(arguments: argparse.Namespace) -> tuple[str, str]:
     if arguments.access_key and not access_secret:
         access_secret = os.environ.get("ROCKETMQ_ACCESS_SECRET", "")
         if not access_secret and sys.stdin.isatty():
-            access_secret = prompted(f"secret of {access_key}: ")
+            access_secret = prompted(f"secret of {access_key}: ", "set POPMQ_ACCESS_SECRET")
     return access_key, access_secret
 
 

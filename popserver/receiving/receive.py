@@ -143,8 +143,8 @@ def receive_batch_of(several: Sequence[Receive]) -> ReceiveBatch:
     topic, rotation = first.topic, first.rotation // len(several) + first.searches
     keeps_order = not topic.name.name.startswith(SYSTEM_DERIVED)
     by_priority = MessageType.PRIORITY in topic.accepts
-    if by_priority and rotation % FAIR_EVERY == FAIR_EVERY - 1:  # not the first one, which may bring all that there is
-        by_priority, rotation = False, rotation // FAIR_EVERY  # which begins at each priority in turn
+    if by_priority and rotation % FAIR_EVERY == FAIR_EVERY - 1:  # never the first search
+        by_priority, rotation = False, rotation // FAIR_EVERY  # it begins at each priority in turn
     return ReceiveBatch(
         group=first.group,
         topic=topic,

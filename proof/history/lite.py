@@ -11,7 +11,7 @@ from tests.support.checker import Final, History, Outcome, Violation
 Client = tuple[str, str]  # its group and its name
 
 
-# A call whose outcome nobody knows may still be carried out for so long after its client has given it up.
+# If the outcome of a call is unknown, the server may carry it out until so many ms after the client has given it up.
 LATE_MS = 5_000
 
 

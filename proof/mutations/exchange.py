@@ -72,7 +72,7 @@ _CACHE: dict[str, _Loaded] = {}
 
 
 def _loaded(path: str) -> _Loaded:
-    """The functions of a file that this process has, by qualified name."""
+    """The loaded functions of a file, by qualified name."""
     if path not in _CACHE:
         found: _Loaded = {}
         for each in gc.get_objects():

@@ -50,7 +50,7 @@ class LiteProducer(Producer):
 
 
 class LiteConsumer(Consumer):
-    """A client of a group that chooses lite topics. It begins with every second one and changes them now and then; a
+    """A client that subscribes to lite topics. It begins with every second one and changes them now and then; a
     careful one has all."""
 
     _receives = 0

@@ -188,7 +188,11 @@ def test_nothing_typed_is_no_secret(
     shell = Shell(guarded.endpoint, capsys, monkeypatch, guarded)
     said = shell("--access-key", "root", "topic", "list", terminal=True)
     assert said.status == 2
-    assert "no secret was typed; set POPMQ_ACCESS_SECRET" in said.err
+    assert "no secret was typed; type it, or set POPMQ_ACCESS_SECRET" in said.err
+    monkeypatch.setenv("POPMQ_ACCESS_SECRET", ROOT_SECRET)
+    said = shell("--access-key", "root", "acl", "user", "add", "alice", "--secret-from", "prompt", terminal=True)
+    assert said.status == 2
+    assert "no secret was typed; type it, or give --secret-from stdin or --secret-from env:NAME" in said.err
 
 
 def test_without_a_server(sqlite_url: str) -> None:

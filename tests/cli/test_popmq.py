@@ -10,6 +10,7 @@ from importlib import metadata
 
 import pytest
 
+from popclient import cli
 from tests.support.shell import POPMQ, Shell, installed
 
 # Runs the command line where the server's packages cannot be imported.
@@ -215,3 +216,18 @@ def test_a_bare_install_says_what_a_relay_needs() -> None:
 def test_a_relay_without_its_databases_driver(url: str, blocked: set[str], status: int, says: str) -> None:
     done = bare("relay", "--once", "--database-url", url, blocked=blocked)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", f"popmq: {says}\n")
+
+
+@pytest.mark.parametrize(
+    ("why", "advice"),
+    [
+        ("Deadline Exceeded", "; start a server with: popmq serve, or name another with --endpoint"),
+        ("Connection refused; start a server with: popmq serve, or name another endpoint", " endpoint with --endpoint"),
+        ("no gRPC; name the port of the server for clients (8081)", "; name the port of the server for clients (8081)"),
+    ],
+)
+def test_a_server_that_is_not_reached_leads_to_one_advice(why: str, advice: str) -> None:
+    """Also at the default port."""
+    said = cli._unreachable(f"no answer from 127.0.0.1:8081: {why}")
+    assert said.endswith(advice)
+    assert said.count("popmq serve") <= 1

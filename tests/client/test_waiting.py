@@ -74,7 +74,7 @@ async def test_without_that_it_says_soon_that_there_is_none(
 
 @pytest.fixture
 def web_port() -> Iterator[int]:
-    """Of a server that speaks HTTP/1."""
+    """The port of a server that speaks HTTP/1 alone."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever).start()
         yield server.server_port
