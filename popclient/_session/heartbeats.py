@@ -11,7 +11,7 @@ from typing import Final
 import grpc
 
 from popclient._session.routes import Routes
-from popclient._session.statuses import translated
+from popclient._session.statuses import is_unsaid, translated
 from popclient._session.stream import MayBreak
 from popclient._session.transport import Transport
 from popclient._version import log
@@ -22,7 +22,6 @@ from popproto.v2 import service_pb2 as rpc
 HEARTBEAT_INTERVAL: Final = 10.0  # servers forget a client after more than 30 s of silence
 BEATS_PER_ROUTE_REFRESH: Final = 3  # 30 s (requirement N2)
 BEATS_PER_SETTINGS: Final = 30  # 5 min, as the official clients do
-UNSAID: Final = "Internal error from Core"
 
 
 class Heartbeats:
@@ -59,8 +58,8 @@ class Heartbeats:
             await self._send_settings()
 
     async def reason_of(self, code: grpc.StatusCode, details: str) -> PopError:
-        """Why a stream has ended. If gRPC's library could not write to it, it does not say, and a heartbeat tells."""
-        if details == UNSAID:
+        """Why a stream has ended. If gRPC's library does not say it, a heartbeat tells."""
+        if is_unsaid(details):
             try:
                 await self._ask()
             except PopError as failure:

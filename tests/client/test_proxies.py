@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 from collections.abc import Awaitable, Callable
@@ -14,11 +15,17 @@ import pytest
 
 import popserver
 from popclient import ClientConfig, Message, PayloadTooLarge, PopError, Unreachable, aio
+from popclient._session.heartbeats import Heartbeats
+from popclient._session.routes import Routes
 from popclient._session.statuses import ERROR_OF_GRPC, ERROR_OF_HTTP, of_proxy, translated
+from popclient._session.transport import Link, Transport
 from popclient.errors import RefusedByProxy, Repeat, ServerError
+from popproto.v2 import service_pb2 as rpc
 from tests.client.proxies import needs_nginx, nginx, status_proxy
 from tests.support.scripted_server import until
 
+# With or without the status, which gRPC's library may lose.
+NO_SERVER = re.compile(r"a proxy in front of the server answers (HTTP 502: it reaches no server|in its place; check)")
 PERMANENT = [status for status, answer in ERROR_OF_HTTP.items() if not answer.kind.retryable]
 PASSING = [status for status, answer in ERROR_OF_HTTP.items() if answer.kind.retryable]
 
@@ -87,6 +94,10 @@ def test_every_status_of_grpc_and_any_of_http_is_translated() -> None:
             ERROR_OF_HTTP[status].kind.retryable if status in ERROR_OF_HTTP else status >= 500
         )
     assert isinstance(translated(grpc.StatusCode.UNKNOWN, "Received http2 header with status: 418"), RefusedByProxy)
+    lost = "Stream removed (Data frame with END_STREAM flag received)"
+    for code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL):
+        assert isinstance(failed := translated(code, lost), Unreachable)
+        assert NO_SERVER.search(failed.sentence)
     # Of a server that speaks gRPC, whatever it says.
     assert isinstance(translated(grpc.StatusCode.UNKNOWN, "Received http2 header with status: 200"), ServerError)
 
@@ -111,14 +122,49 @@ async def test_a_batch_that_nginx_finds_too_large_is_sent_in_parts(tmp_path: Pat
     assert tried.count("413") <= 4  # the batches, and the large message once
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+@needs_nginx
+async def test_a_stream_that_nginx_has_answered_says_why(tmp_path: Path) -> None:
+    """gRPC's library loses the status of about every second one."""
+    with nginx(tmp_path, f"127.0.0.1:{free_port()}") as endpoint:
+        config = ClientConfig(endpoint)
+        transport = Transport(config, "me")
+        routes = Routes(config, transport, "me")
+        heartbeats = Heartbeats(transport, routes, rpc.HeartbeatRequest(), 0.05, send_settings=nothing)
+        link = await transport.link()
+        for _ in range(15):
+            with pytest.raises(Unreachable, match=NO_SERVER):
+                await transport.call(receive, 0.05)
+            stream = link.messaging.Telemetry()
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await stream.write(rpc.TelemetryCommand())
+                await stream.read()
+            ended = await heartbeats.reason_of(await stream.code(), await stream.details())
+            assert isinstance(ended, Unreachable)
+            assert NO_SERVER.search(ended.sentence)
+        await transport.close()
+
+
+async def nothing() -> None: ...
+
+
+async def receive(link: Link, patience: float) -> None:
+    async for _ in link.messaging.ReceiveMessage(rpc.ReceiveMessageRequest(), timeout=patience):
+        raise AssertionError("there is no server")
+
+
 @needs_nginx
 async def test_a_server_behind_nginx_is_waited_for(tmp_path: Path) -> None:
     """Until it is there, nginx answers 502."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with nginx(tmp_path, f"127.0.0.1:{port}") as endpoint:
         impatient = aio.Producer(ClientConfig(endpoint, request_timeout=0.2), "t")
-        assert "answers HTTP 502: it reaches no server behind it" in str(await call(impatient, lambda p: p.start()))
+        assert NO_SERVER.search(str(await call(impatient, lambda p: p.start())))
         await impatient.close()
         patient = aio.Producer(ClientConfig(endpoint, request_timeout=0.2, wait_for_server=60), "t")
         starting = asyncio.create_task(patient.start())
