@@ -64,7 +64,15 @@ def _judged(
     known = record.read(mutants) if record is not None else [None] * len(mutants)
     wanted = (at for at, verdict in enumerate(known) if _is_wanted(verdict, again=options.again))
     if places := selection.of(mutants, wanted):
-        verdicts = judge(room, root, [mutants[at] for at in places], options.jobs, options.seconds)
+        noted = record.noting(mutants) if record is not None else None
+        verdicts = judge(
+            room,
+            root,
+            [mutants[at] for at in places],
+            options.jobs,
+            options.seconds,
+            on_verdict=lambda index, verdict: noted(places[index], verdict) if noted else None,
+        )
         known = [*map(dict(zip(places, verdicts, strict=True)).get, range(len(mutants)), known)]
         if record is not None:
             record.keep(mutants, known)

@@ -63,25 +63,31 @@ def nothing(_: object) -> None:
 def run_surely(
     tasks: Iterable[Task[K]], jobs: int, after: Callable[[int], None] = nothing
 ) -> Iterator[tuple[K, Verdict]]:
-    """As `run_forks`; what hangs or dies runs once more, alone and with more time.
+    """As `run_forks`; what hangs or dies runs again, at once, and then once more, alone and with more time.
 
     A task is taken from `tasks` when it begins.
     """
+    waiting = iter(tasks)
     running: dict[K, Task[K]] = {}
+    again: list[Task[K]] = []
+    tried: set[K] = set()
+    alone: list[Task[K]] = []
 
     def begun() -> Iterator[Task[K]]:
-        for task in tasks:
+        while (task := again.pop() if again else next(waiting, None)) is not None:
             running[task.key] = task
             yield task
 
-    again: list[Task[K]] = []
     for key, verdict in run_forks(begun(), jobs, after):
         task = running.pop(key)
-        if verdict in UNSURE:
-            again.append(task._replace(patience=PATIENCE_ALONE))
-        else:
+        if verdict not in UNSURE:
             yield key, verdict
-    yield from run_forks(again, 1, after)
+        elif key in tried:
+            alone.append(task)
+        else:
+            tried.add(key)
+            again.append(task)
+    yield from run_forks([each._replace(patience=PATIENCE_ALONE) for each in (*again, *alone)], 1, after)
 
 
 def run_forks(

@@ -54,6 +54,7 @@ CONTROL_S = 5.0
 _MARKS_LEFT_OUT = ("full", "slow", "browser", "matrix")
 
 K = TypeVar("K")
+OnVerdict = Callable[[int, Verdict], None]  # the index of a mutant, and its verdict
 _Reached = dict[str, dict[int, list[str]]]  # the tests that reach a line, by path and line
 # pytest-timeout must leave the timer of signals to `end_after`.
 pytest_options = (
@@ -79,6 +80,9 @@ class Judged(NamedTuple):
     verdicts: dict[int, Verdict]
 
 
+def no_one_listens(_index: int, _verdict: Verdict) -> None: ...
+
+
 def module_of(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
@@ -93,11 +97,13 @@ class Host:
         jobs: int,
         answer: Path,
         seconds_min: float,
+        on_verdict: OnVerdict = no_one_listens,
         *,
         with_postgres: bool = False,
     ) -> None:
         self._root, self._mutants, self._jobs, self.answer = root, mutants, jobs, answer
         self.seconds_min = seconds_min
+        self._on_verdict = on_verdict
         self._with_postgres = with_postgres
         self._after = drop_databases if with_postgres else nothing
         self._paths = sorted({each.path for each in mutants})
@@ -189,6 +195,7 @@ class Host:
                 planned[index] = change.run, tests
             else:
                 verdicts[index] = Verdict.UNREACHED
+                self._on_verdict(index, Verdict.UNREACHED)
         gc.collect()
         gc.freeze()
         self._check_rebinding(items, baseline)
@@ -200,13 +207,15 @@ class Host:
                 failures.first(self._mutants[index], tests),
                 items,
                 baseline,
-                partial(failures.note, index),
+                failures.of(index),
             )
             for index, (change, tests) in planned.items()
         )
         for done, (index, verdict) in enumerate(run_surely(tasks, self._jobs, self._after), start=1):
             verdicts[index] = verdict
-            failures.count(index, self._mutants[index])
+            self._on_verdict(index, verdict)
+            if verdict is Verdict.FAILED:
+                failures.count(index, self._mutants[index])
             _say(done, len(planned), self._mutants[index], verdict)
         return verdicts
 
@@ -217,10 +226,11 @@ class Host:
         tests: Sequence[str],
         items: dict[str, pytest.Item],
         of: Baseline,
-        note: Callable[[str], None] = nothing,
+        notes: Notes | None = None,
     ) -> Task[K]:
-        limits = [max(self.seconds_min, PATIENCE * of.seconds[each]) for each in tests]
-        return Task(key, _Trial(self, change, [items[each] for each in tests], limits, note), sum(limits))
+        limits = {each: max(self.seconds_min, PATIENCE * of.seconds[each]) for each in tests}
+        trial = _Trial(self, change, [items[each] for each in tests], limits, notes or Notes())
+        return Task(key, trial, sum(limits.values()))
 
     def _check_rebinding(self, items: dict[str, pytest.Item], baseline: Baseline) -> None:
         """The statements that run again have to survive that, without a change."""
@@ -243,15 +253,40 @@ class Host:
         self._rebindings.setdefault(mutant.path, []).append(rebinding)
         return _Change(partial(rebinding.run, module_of(mutant.path)), rebinding.lines)
 
-    def passes(self, items: Sequence[pytest.Item], seconds_max: Sequence[float], note: Callable[[str], None]) -> int:
-        """Run tests until one fails, and `note` it. One that takes longer than it may ends this process."""
-        for (item, following), seconds in zip(_pairs(items), seconds_max, strict=True):
-            end_after(seconds)
+    def passes(self, items: Sequence[pytest.Item], seconds_max: Mapping[str, float], notes: Notes) -> int:
+        """Run tests until one fails. One that takes longer than it may ends this process."""
+        for item, following in _pairs(items):
+            notes.begins(item.nodeid)
+            end_after(seconds_max[item.nodeid])
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self._failed:
-                note(item.nodeid)
                 return FAILED
         return PASSED
+
+
+class Notes:
+    """Which test of a mutant runs; known after its fork, too."""
+
+    def begins(self, test: str) -> None:
+        """In a fork."""
+
+    @property
+    def last(self) -> str:
+        """The test that began last; empty if none did."""
+        return ""
+
+
+class _SharedNotes(Notes):
+    def __init__(self, index: int, tests: Sequence[str], numbers: memoryview) -> None:
+        self._index, self._tests, self._numbers = index, tests, numbers
+
+    def begins(self, test: str) -> None:
+        self._numbers[self._index] = self._tests.index(test) + 1
+
+    @property
+    def last(self) -> str:
+        number = self._numbers[self._index]
+        return self._tests[number - 1] if number else ""
 
 
 class Failures:
@@ -262,14 +297,12 @@ class Failures:
         self._numbers = memoryview(mmap.mmap(-1, max(1, mutants) * 4)).cast("i")  # shared with the forks
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def note(self, index: int, test: str) -> None:
-        """In a fork."""
-        self._numbers[index] = self._tests.index(test) + 1
+    def of(self, index: int) -> Notes:
+        return _SharedNotes(index, self._tests, self._numbers)
 
     def count(self, index: int, mutant: Mutant) -> None:
-        """After the fork."""
-        if number := self._numbers[index]:
-            self._counts[mutant.place, self._tests[number - 1]] += 1
+        """After the fork, if a test has failed."""
+        self._counts[mutant.place, self.of(index).last] += 1
 
     def first(self, mutant: Mutant, tests: Iterable[str]) -> list[str]:
         """The same tests, those first that have noticed most; the others in their order."""
@@ -288,16 +321,19 @@ class _Trial:
     host: Host
     change: Callable[[], None]
     items: list[pytest.Item]
-    seconds_max: list[float]  # of each test
-    note: Callable[[str], None]
+    seconds_max: dict[str, float]  # of each test
+    notes: Notes
 
     def __call__(self, patience: float) -> int:
         silence()
+        # A test that has ended a fork before, as one that hangs, leaves the others the chance to fail.
+        ended = self.notes.last
+        items = sorted(self.items, key=lambda each: each.nodeid == ended)
         try:
             self.change()
         except Exception:  # noqa: BLE001 - as an import that fails
             return BROKEN
-        return self.host.passes(self.items, [patience * each for each in self.seconds_max], self.note)
+        return self.host.passes(items, {test: patience * each for test, each in self.seconds_max.items()}, self.notes)
 
 
 def is_taken(item: pytest.Item, *, with_postgres: bool) -> bool:

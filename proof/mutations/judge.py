@@ -22,6 +22,8 @@ from proof.mutations.host import (
     Baseline,
     Host,
     Judged,
+    OnVerdict,
+    no_one_listens,
     pytest_options,
     quickest,
 )
@@ -87,20 +89,28 @@ def mutants_in(room: MutatedRoom, root: Path) -> list[Mutant]:
 
 
 def judge(
-    room: MutatedRoom, root: Path, mutants: Sequence[Mutant], jobs: int, seconds_min: float = SECONDS_MIN
+    room: MutatedRoom,
+    root: Path,
+    mutants: Sequence[Mutant],
+    jobs: int,
+    seconds_min: float = SECONDS_MIN,
+    on_verdict: OnVerdict = no_one_listens,
 ) -> list[Verdict]:
     """Judge mutants of a room, in their order.
 
-    seconds_min: what a mutant may take at least. Raises `RuntimeError` if a test fails without a change.
+    seconds_min: what a mutant may take at least. on_verdict: called with each verdict as soon as there is one, in this
+    process or a fork. Raises `RuntimeError` if a test fails without a change.
     """
     with shared_postgres() if room.with_postgres else nullcontext():
-        return _judge(room, root, mutants, jobs, seconds_min)
+        return _judge(room, root, mutants, jobs, seconds_min, on_verdict)
 
 
-def _judge(room: MutatedRoom, root: Path, mutants: Sequence[Mutant], jobs: int, seconds_min: float) -> list[Verdict]:
+def _judge(
+    room: MutatedRoom, root: Path, mutants: Sequence[Mutant], jobs: int, seconds_min: float, on_verdict: OnVerdict
+) -> list[Verdict]:
     with tempfile.TemporaryDirectory(prefix="popmq-mutations-") as folder:
         answer = Path(folder) / "answer.json"
-        host = Host(root, mutants, jobs, answer, seconds_min, with_postgres=room.with_postgres)
+        host = Host(root, mutants, jobs, answer, seconds_min, on_verdict, with_postgres=room.with_postgres)
         judged = _host(room, host)
     if judged.baseline.failed:
         raise RuntimeError(f"These tests fail without a change: {', '.join(judged.baseline.failed)}")
@@ -112,6 +122,7 @@ def _judge(room: MutatedRoom, root: Path, mutants: Sequence[Mutant], jobs: int, 
         trials = [_imported(index, mutants[index], room, root, judged.baseline) for index in left]
         for done, (index, verdict) in enumerate(run_surely(trials, jobs, _after(room)), start=1):
             verdicts[index] = verdict
+            on_verdict(index, verdict)
             if done % 20 == 0 or done == len(trials):
                 sys.stderr.write(f"  {done} of {len(trials)} mutants that are imported\n")
     return [verdicts[index] for index in range(len(mutants))]

@@ -39,6 +39,19 @@ assert len(ENDS) == 2
 def end_of(event):
     return ENDS[event]
 """
+COUNTED = """
+def counted(count):
+    while count > 0:
+        yield count
+        count -= 1
+"""
+HANGS_OR_FAILS = """assert sum(counted(2)) == 3
+
+def test_that_ends():
+    import itertools, time
+    time.sleep(0.05)
+    assert [*itertools.islice(counted(3), 4)] == [3, 2, 1]
+"""
 WEAK, STRONG = "assert is_full(9)", "assert is_full(3) and not is_full(2)"
 AT_LIMIT = "planted.py:is_full: return count >= LIMIT → return count > LIMIT"
 
@@ -96,6 +109,7 @@ def judged(folder: Path, source: str, test: str, *arguments: str) -> subprocess.
         ),
         pytest.param(SOURCE, "pass", ["(no test reaches it)"], id="unreached"),
         pytest.param(WHILE, "assert doubled(2) == 4", ["× no end in time, twice"], id="hangs"),
+        pytest.param(COUNTED, HANGS_OR_FAILS, ["0 unexplained; score 1.000"], id="hangs or fails"),
         pytest.param(TABLE, "assert end_of('ack') == 1", ["5 × it cannot be imported", '"skip": 3}'], id="imports"),
     ],
 )
@@ -192,6 +206,22 @@ def test_a_file_that_changed_is_judged_anew(tmp_path: Path) -> None:
     assert record.read(mutants) == of_one + [None] * (len(mutants) - len(of_one))
 
 
+def test_verdicts_of_a_run_that_was_killed_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(SOURCE)
+    record = Record(tmp_path, tmp_path / "totals")
+    mutants = mutants_of("one.py", tmp_path)
+    record.noting(mutants)(1, Verdict.FAILED)
+    record.noting(mutants)(2, Verdict.SURVIVED)
+    noted = [None, Verdict.FAILED, Verdict.SURVIVED]
+    assert record.read(mutants) == noted
+    record.keep(mutants, record.read(mutants))
+    assert [each.name for each in (tmp_path / "totals" / "verdicts").iterdir()] == ["mutations.json"]
+    assert record.read(mutants) == noted
+    record.noting(mutants)(0, Verdict.FAILED)
+    (tmp_path / "one.py").write_text(SOURCE + "\n")
+    assert record.read(mutants) == [None] * 3
+
+
 def test_survivors_are_judged_again_when_there_are_more_tests(tmp_path: Path) -> None:
     record = Record(ROOT, tmp_path)
     mutants = mutants_of("popserver/fifo/order.py", ROOT)
@@ -204,9 +234,8 @@ def test_survivors_are_judged_again_when_there_are_more_tests(tmp_path: Path) ->
 def test_what_has_noticed_a_mutant_judges_its_neighbours_first() -> None:
     [one, *_, other] = mutants_of("popserver/fifo/order.py", ROOT)
     failures = Failures(["a", "b", "c"], 2)
-    failures.note(0, "c")
+    failures.of(0).begins("c")
     failures.count(0, one)
-    failures.count(1, other)
     assert failures.first(one, ["a", "b", "c"]) == ["c", "a", "b"]
     assert failures.first(other, ["a", "b", "c"]) == ["a", "b", "c"]
 
