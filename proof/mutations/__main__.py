@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from proof.mutations.forks import KILLED, Verdict
+from proof.mutations.forks import SETTLED, Verdict
 from proof.mutations.host import SECONDS_MIN
 from proof.mutations.judge import RoomResult, Selection, judge, mutants_in
 from proof.mutations.mutants import Mutant
 from proof.mutations.record import Record
 from proof.mutations.rooms import ROOMS, SCORE_MIN, MutatedRoom
 from proof.mutations.survivors import EXPLAINED, Survivors, divide, read_explained
+from proof.mutations.types import by_types
 from proof.totals import FOLDER, replace_totals
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,9 @@ def main() -> int:
     sys.path.insert(0, str(root))
     selection = Selection(options.only, options.sample, options.seed, not options.functions)
     if options.source:
-        given = MutatedRoom(tuple(options.source), tuple(options.tests), is_core=True, with_postgres=options.postgres)
+        given = MutatedRoom(
+            tuple(options.source), tuple(options.tests), is_core=True, with_postgres=options.postgres, is_typed=False
+        )
         rooms = {"given": given}
     else:
         rooms = {name: ROOMS[name] for name in options.room or ROOMS}
@@ -62,6 +65,8 @@ def _judged(
 ) -> RoomResult:
     """Judge what is selected, and add what the record knows of the others."""
     known = record.read(mutants) if record is not None else [None] * len(mutants)
+    if options.again:
+        known = [verdict and by_types(verdict, one, root) for one, verdict in zip(mutants, known, strict=True)]
     wanted = (at for at, verdict in enumerate(known) if _is_wanted(verdict, again=options.again))
     if places := selection.of(mutants, wanted):
         noted = record.noting(mutants) if record is not None else None
@@ -74,13 +79,13 @@ def _judged(
             on_verdict=lambda index, verdict: noted(places[index], verdict) if noted else None,
         )
         known = [*map(dict(zip(places, verdicts, strict=True)).get, range(len(mutants)), known)]
-        if record is not None:
-            record.keep(mutants, known)
+    if record is not None:
+        record.keep(mutants, known)
     return RoomResult.of(mutants, known)
 
 
 def _is_wanted(verdict: Verdict | None, *, again: bool) -> bool:
-    return verdict is not None and verdict not in KILLED if again else verdict is None
+    return verdict is not None and verdict not in SETTLED if again else verdict is None
 
 
 def _counts(room: MutatedRoom, mutants: int, result: RoomResult, survivors: Survivors) -> dict[str, int]:
@@ -89,6 +94,7 @@ def _counts(room: MutatedRoom, mutants: int, result: RoomResult, survivors: Surv
         "mutants": mutants,
         "judged": len(result.mutants),
         "killed": result.killed,
+        "refused": result.refused,
         "explained": len(survivors.explained),
         "survived": len(survivors.unexplained),
         "violations": len(survivors.unexplained) if room.is_core else int(is_low),

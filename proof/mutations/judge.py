@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from proof.mutations.forks import KILLED, Task, Verdict, nothing, run_forks, run_surely
+from proof.mutations.forks import KILLED, SETTLED, Task, Verdict, nothing, run_forks, run_surely
 from proof.mutations.host import (
     BUDGET_S,
     CONTROL_S,
@@ -32,6 +32,7 @@ from proof.mutations.mutants import Mutant, mutants_of
 from proof.mutations.postgres import drop_databases, shared_postgres
 from proof.mutations.record import in_drawn_order
 from proof.mutations.rooms import MutatedRoom
+from proof.mutations.types import by_types
 
 HOUR_S = 3_600.0
 # Importing the project, and collecting.
@@ -55,12 +56,17 @@ class RoomResult(NamedTuple):
         return sum(verdict in KILLED for verdict in self.verdicts)
 
     @property
+    def refused(self) -> int:
+        return self.verdicts.count(Verdict.REFUSED)
+
+    @property
     def score(self) -> float:
-        """The part of the mutants that the tests notice, 0 to 1."""
-        return self.killed / len(self.mutants) if self.mutants else 1.0
+        """The part of the mutants that the tests notice, 0 to 1; without those that mypy refuses in their place."""
+        needed = len(self.mutants) - self.refused
+        return self.killed / needed if needed else 1.0
 
     def survivors(self) -> list[Mutant]:
-        return [each for each, verdict in zip(self.mutants, self.verdicts, strict=True) if verdict not in KILLED]
+        return [each for each, verdict in zip(self.mutants, self.verdicts, strict=True) if verdict not in SETTLED]
 
 
 class Selection(NamedTuple):
@@ -125,6 +131,11 @@ def _judge(
             on_verdict(index, verdict)
             if done % 20 == 0 or done == len(trials):
                 sys.stderr.write(f"  {done} of {len(trials)} mutants that are imported\n")
+    if room.is_typed:
+        for index, verdict in verdicts.items():
+            if (typed := by_types(verdict, mutants[index], root)) is not verdict:
+                verdicts[index] = typed
+                on_verdict(index, typed)
     return [verdicts[index] for index in range(len(mutants))]
 
 

@@ -25,6 +25,7 @@ _LETTERS: Final = {
     Verdict.UNREACHED: "U",
     Verdict.HUNG: "H",
     Verdict.DIED: "D",
+    Verdict.REFUSED: "R",
 }
 _VERDICTS: Final = {letter: verdict for verdict, letter in _LETTERS.items()}
 _NONE: Final = "."

@@ -12,6 +12,7 @@ class MutatedRoom(NamedTuple):
     tests: tuple[str, ...]
     is_core: bool = False  # its score must be at least SCORE_MIN, and each survivor explained
     options: tuple[str, ...] = ()  # of pytest
+    is_typed: bool = True  # what mypy refuses needs no test
     with_postgres: bool = False  # also tests on Postgres judge; one server is started for all of them
 
 

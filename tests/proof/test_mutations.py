@@ -15,6 +15,7 @@ from proof.mutations.rebound import rebinding_of
 from proof.mutations.record import Record
 from proof.mutations.rooms import ROOMS
 from proof.mutations.survivors import divide, read_explained
+from proof.mutations.types import by_types
 from proof.totals import read_totals
 
 ROOT = Path(__file__).parents[2]
@@ -189,7 +190,15 @@ def test_a_run_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
         return read_totals("mutations", tmp_path)
 
     assert [counts()["judged"] for _ in range(3)] == [3, 6, 9]
-    assert counts() == {"mutants": 34, "judged": 12, "killed": 12, "explained": 0, "survived": 0, "violations": 0}
+    assert counts() == {
+        "mutants": 34,
+        "judged": 12,
+        "killed": 12,
+        "refused": 0,
+        "explained": 0,
+        "survived": 0,
+        "violations": 0,
+    }
 
 
 def test_a_file_that_changed_is_judged_anew(tmp_path: Path) -> None:
@@ -220,6 +229,19 @@ def test_verdicts_of_a_run_that_was_killed_are_kept(tmp_path: Path) -> None:
     record.noting(mutants)(0, Verdict.FAILED)
     (tmp_path / "one.py").write_text(SOURCE + "\n")
     assert record.read(mutants) == [None] * 3
+
+
+def test_what_mypy_refuses_needs_no_test() -> None:
+    [refused] = [
+        each
+        for each in mutants_of("popserver/engine/timers.py", ROOT)
+        if each.change == "self._closed = False → self._closed = None"
+    ]
+    [taken, *_] = mutants_of("popserver/fifo/order.py", ROOT)
+    assert by_types(Verdict.SURVIVED, refused, ROOT) is Verdict.REFUSED
+    assert by_types(Verdict.UNREACHED, refused, ROOT) is Verdict.REFUSED
+    assert by_types(Verdict.SURVIVED, taken, ROOT) is Verdict.SURVIVED
+    assert by_types(Verdict.HUNG, refused, ROOT) is Verdict.HUNG
 
 
 def test_survivors_are_judged_again_when_there_are_more_tests(tmp_path: Path) -> None:
