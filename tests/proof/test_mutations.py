@@ -237,7 +237,7 @@ def test_what_mypy_refuses_needs_no_test() -> None:
         for each in mutants_of("popserver/engine/timers.py", ROOT)
         if each.change == "self._closed = False → self._closed = None"
     ]
-    [taken, *_] = mutants_of("popserver/fifo/order.py", ROOT)
+    taken = mutants_of("popserver/fifo/order.py", ROOT)[-1]
     assert by_types(Verdict.SURVIVED, refused, ROOT) is Verdict.REFUSED
     assert by_types(Verdict.UNREACHED, refused, ROOT) is Verdict.REFUSED
     assert by_types(Verdict.SURVIVED, taken, ROOT) is Verdict.SURVIVED
@@ -247,7 +247,7 @@ def test_what_mypy_refuses_needs_no_test() -> None:
 def test_survivors_are_judged_again_when_there_are_more_tests(tmp_path: Path) -> None:
     record = Record(ROOT, tmp_path)
     mutants = mutants_of("popserver/fifo/order.py", ROOT)
-    record.keep(mutants, [Verdict.SURVIVED, Verdict.UNREACHED, *[Verdict.FAILED] * (len(mutants) - 2)])
+    record.keep(mutants, [*[Verdict.FAILED] * (len(mutants) - 2), Verdict.SURVIVED, Verdict.UNREACHED])
     report = run("fifo", "--again", "--record", str(tmp_path))
     assert "34 mutants, 34 killed" in report.stdout, report.stdout + report.stderr
     assert {*record.read(mutants)} == {Verdict.FAILED}
