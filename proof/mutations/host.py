@@ -53,6 +53,12 @@ CONTROL_S = 5.0
 # Tests with these marks need more than this process, or minutes.
 _MARKS_LEFT_OUT = ("full", "slow", "browser", "matrix")
 
+# How tests are put in order: what a fixture costs at least, how much more a mutant of the same function says than
+# another of the same file, and how often a new test would have failed in one run.
+_SECONDS_OF_ANY_TEST = 0.02
+_NEIGHBOURS = 3
+_FAILED_BEFORE = 0.1
+
 K = TypeVar("K")
 OnVerdict = Callable[[int, Verdict], None]  # the index of a mutant, and its verdict
 _Reached = dict[str, dict[int, list[str]]]  # the tests that reach a line, by path and line
@@ -199,12 +205,12 @@ class Host:
         gc.collect()
         gc.freeze()
         self._check_rebinding(items, baseline)
-        failures = Failures(items, len(self._mutants))
+        failures = Failures(baseline.seconds, len(self._mutants))
         tasks = (
             self._task(
                 index,
                 change,
-                failures.first(self._mutants[index], tests),
+                failures.in_order(index, self._mutants[index], tests),
                 items,
                 baseline,
                 failures.of(index),
@@ -214,8 +220,7 @@ class Host:
         for done, (index, verdict) in enumerate(run_surely(tasks, self._jobs, self._after), start=1):
             verdicts[index] = verdict
             self._on_verdict(index, verdict)
-            if verdict is Verdict.FAILED:
-                failures.count(index, self._mutants[index])
+            failures.count(index, self._mutants[index], verdict)
             _say(done, len(planned), self._mutants[index], verdict)
         return verdicts
 
@@ -290,23 +295,42 @@ class _SharedNotes(Notes):
 
 
 class Failures:
-    """The tests that have noticed mutants: the next mutants of the same function meet them first."""
+    """Which tests notice mutants. Of the tests of the next mutant, those begin that will end it soonest."""
 
-    def __init__(self, tests: Iterable[str], mutants: int) -> None:
-        self._tests = [*tests]
+    def __init__(self, seconds: Mapping[str, float], mutants: int) -> None:
+        """seconds: of each test."""
+        self._seconds = seconds
+        self._tests = [*seconds]
         self._numbers = memoryview(mmap.mmap(-1, max(1, mutants) * 4)).cast("i")  # shared with the forks
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._orders: dict[int, list[str]] = {}
+        # By place or path, and test.
+        self._run: Counter[tuple[str, str]] = Counter()
+        self._failed: Counter[tuple[str, str]] = Counter()
 
     def of(self, index: int) -> Notes:
         return _SharedNotes(index, self._tests, self._numbers)
 
-    def count(self, index: int, mutant: Mutant) -> None:
-        """After the fork, if a test has failed."""
-        self._counts[mutant.place, self.of(index).last] += 1
+    def in_order(self, index: int, mutant: Mutant, tests: Iterable[str]) -> list[str]:
+        """These tests of a mutant, by their chance to fail in a second."""
+        chances = {each: self._chance(mutant, each) / max(self._seconds[each], _SECONDS_OF_ANY_TEST) for each in tests}
+        self._orders[index] = sorted(chances, key=lambda each: -chances[each])
+        return self._orders[index]
 
-    def first(self, mutant: Mutant, tests: Iterable[str]) -> list[str]:
-        """The same tests, those first that have noticed most; the others in their order."""
-        return sorted(tests, key=lambda each: -self._counts[mutant.place, each])
+    def count(self, index: int, mutant: Mutant, verdict: Verdict) -> None:
+        """After the fork."""
+        if verdict not in (Verdict.FAILED, Verdict.SURVIVED):
+            return
+        order, last = self._orders.pop(index), self.of(index).last
+        for test in order[: order.index(last) + 1]:
+            for key in ((mutant.place, test), (mutant.path, test)):
+                self._run[key] += 1
+                self._failed[key] += verdict is Verdict.FAILED and test == last
+
+    def _chance(self, mutant: Mutant, test: str) -> float:
+        """That the test fails: by mutants of the same function, and less by others of the same file."""
+        place, path = (mutant.place, test), (mutant.path, test)
+        failed = _NEIGHBOURS * self._failed[place] + self._failed[path] + _FAILED_BEFORE
+        return failed / (_NEIGHBOURS * self._run[place] + self._run[path] + 1)
 
 
 class _Change(NamedTuple):

@@ -255,11 +255,20 @@ def test_survivors_are_judged_again_when_there_are_more_tests(tmp_path: Path) ->
 
 def test_what_has_noticed_a_mutant_judges_its_neighbours_first() -> None:
     [one, *_, other] = mutants_of("popserver/fifo/order.py", ROOT)
-    failures = Failures(["a", "b", "c"], 2)
+    elsewhere = mutants_of("popserver/model/states.py", ROOT)[0]
+    failures = Failures({"a": 0.1, "b": 0.2, "c": 0.9}, 2)
+    assert failures.in_order(0, one, ["c", "a", "b"]) == ["a", "b", "c"]
     failures.of(0).begins("c")
-    failures.count(0, one)
-    assert failures.first(one, ["a", "b", "c"]) == ["c", "a", "b"]
-    assert failures.first(other, ["a", "b", "c"]) == ["a", "b", "c"]
+    failures.count(0, one, Verdict.FAILED)
+    assert one.place != other.place
+    assert failures.in_order(0, one, ["a", "b", "c"]) == ["c", "a", "b"]
+    assert failures.in_order(1, other, ["a", "b", "c"])[0] == "c"
+    assert failures.in_order(1, elsewhere, ["a", "b", "c"])[0] == "a"
+    failures.of(1).begins("c")
+    for _ in range(9):
+        failures.in_order(1, one, ["a", "b", "c"])
+        failures.count(1, one, Verdict.SURVIVED)
+    assert failures.in_order(0, one, ["a", "b", "c"])[0] == "a"
 
 
 def test_each_explained_mutant_exists() -> None:
