@@ -125,7 +125,8 @@ def typed(
         try:
             return read(message.body)
         except Exception as error:
-            raise GiveUp(f"the body cannot be read: {_fields_of(error)}") from error
+            # A log shows causes too, and that of pydantic has values of the body.
+            raise GiveUp(f"the body cannot be read: {_fields_of(error)}") from None if _has_fields(error) else error
 
     def decorate(consume: Callable[[T, MessageView], Any]) -> Callable[[MessageView], Any]:
         @wraps(consume)
@@ -153,7 +154,11 @@ def _reader_of(model: type[T] | Callable[[bytes], T]) -> Callable[[bytes], T]:
 
 def _fields_of(error: Exception) -> str:
     """The fields that are wrong, if pydantic says which, without their values; else the error's words."""
-    errors = getattr(error, "errors", None)
-    if not callable(errors):
+    if not _has_fields(error):
         return f"{type(error).__name__}: {error}"
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in errors())
+    errors: Any = error
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in errors.errors())
+
+
+def _has_fields(error: Exception) -> bool:
+    return callable(getattr(error, "errors", None))

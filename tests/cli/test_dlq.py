@@ -133,6 +133,8 @@ def test_classes_by_a_fact(shell: Shell, dead: list[str]) -> None:
     assert headings.split() == ["CLASS", "COUNT", "SHARE", "OLDEST", "NEWEST", "EXAMPLE"]
     assert row.split()[:3] == ["UA", "3", "60.0%"]
     assert total == "5 dead letters in 3 classes"
+    *_, total = shell.ok("dlq", "classify", "--group", "counters", "--by", "tag", "--where", "TAGS = 'AA'").lines
+    assert total == "1 dead letter in 1 class"
 
 
 @pytest.mark.parametrize(

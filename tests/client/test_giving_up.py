@@ -153,7 +153,9 @@ def run_typed(model: Any, *bodies: str) -> tuple[list[Any], dict[str, str]]:
         return got, {body: reason.removeprefix(FORWARDED) for body, reason in reasons(broker).items()}
 
 
-def test_a_model_of_pydantic_reads_bodies_and_names_the_fields_that_are_wrong() -> None:
+def test_a_model_of_pydantic_reads_bodies_and_names_the_fields_that_are_wrong(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     good, missing, wrong = '{"drink": "tea", "table": 7}', '{"drink": "tea"}', '{"table": "x", "extras": [1, "secret"]}'
     got, given_up = run_typed(Order, good, missing, wrong, "no JSON")
     assert got == [Order(drink="tea", table=7)]
@@ -163,6 +165,8 @@ def test_a_model_of_pydantic_reads_bodies_and_names_the_fields_that_are_wrong() 
         wrong: "the body cannot be read: drink: Field required; table: Input should be a valid integer, unable to parse"
         " string as an integer; extras.1: Input should be a valid integer, unable to parse string as an integer",
     }
+    assert "extras.1: Input should be a valid integer" in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_a_function_reads_bodies_and_says_itself_what_is_wrong() -> None:

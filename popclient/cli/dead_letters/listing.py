@@ -188,5 +188,6 @@ def _report(arguments: Namespace, classes: dict[object | None, Class]) -> int:
     ]
     lines = table(columns, rows, "no dead letters")
     if total:
-        lines += ["", f"{total} dead letters in {len(classes)} classes"]
+        kinds = "1 class" if len(classes) == 1 else f"{len(classes):,} classes"
+        lines += ["", f"{counted(total, 'dead letter')} in {kinds}"]
     return report(arguments, {"group": arguments.group, "count": total, "classes": documents}, lines)
