@@ -48,6 +48,7 @@ async def test_work_that_the_store_refuses_is_repeated_in_its_order(clock: Manua
     await clock.advance(1_000, background.idle)
     assert done == ["first", "second"]
     assert not background.has("name")
+    assert not background._alarms  # nothing is left of a name
 
 
 async def test_work_of_one_name_waits_for_its_turn_and_other_work_does_not(clock: ManualClock) -> None:

@@ -28,6 +28,16 @@ async def test_a_ring_between_the_answer_and_the_parking_is_not_slept_through() 
     assert wakeups.parked == 0
 
 
+async def test_no_ring_has_the_number_of_an_earlier_one() -> None:
+    wakeups = Wakeups(ManualClock())
+    numbers = [wakeups.wake_number(1)]
+    for ring in (lambda: wakeups.wake(1), wakeups.wake_all, wakeups.wake_all, lambda: wakeups.wake(1)):
+        ring()
+        numbers.append(wakeups.wake_number(1))
+    assert numbers == sorted({*numbers})
+    assert len(numbers) == 5
+
+
 async def test_what_was_found_empty_is_known_until_the_next_ring() -> None:
     wakeups = Wakeups(ManualClock())
     wakeups.found_empty(SEAT, A, wakeups.wake_number(1))
