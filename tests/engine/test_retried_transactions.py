@@ -14,6 +14,8 @@ from popserver.model.errors import Internal
 from tests.support.running_broker import ids
 from tests.support.several_brokers import SeveralBrokers
 
+pytestmark = pytest.mark.timeout(10, func_only=True)  # a writer that is broken answers nobody
+
 
 @contextmanager
 def taking_back(database: Database, times: int, sqlstate: str = "40P01") -> Iterator[list[str]]:

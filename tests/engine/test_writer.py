@@ -17,6 +17,8 @@ from tests.support.builders import GROUP, TOPIC, a_message, messages_of
 from tests.support.open_store import a_receive
 from tests.support.running_broker import RunningBroker, ids, running_broker, until, watched
 
+pytestmark = pytest.mark.timeout(10, func_only=True)  # a writer that is broken answers nobody
+
 
 class Count:
     """How often it was called."""
