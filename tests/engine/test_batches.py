@@ -19,7 +19,7 @@ from popserver.model.errors import Internal, TooManyRequests
 from tests.engine.acting_writer import Change, Look, acting_writer
 from tests.support.running_broker import until
 
-pytestmark = pytest.mark.timeout(10, func_only=True)  # a writer that is broken answers nobody
+pytestmark = pytest.mark.timeout(14)  # a writer that is broken answers nobody
 
 
 @pytest.fixture

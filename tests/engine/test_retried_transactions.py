@@ -14,7 +14,7 @@ from popserver.model.errors import Internal
 from tests.support.running_broker import ids
 from tests.support.several_brokers import SeveralBrokers
 
-pytestmark = pytest.mark.timeout(10, func_only=True)  # a writer that is broken answers nobody
+pytestmark = pytest.mark.timeout(14)  # a writer that is broken answers nobody
 
 
 @contextmanager

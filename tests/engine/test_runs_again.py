@@ -19,7 +19,7 @@ from popserver.model.errors import CommitUnknown, Internal, PopError, StoreUnava
 from popserver.model.names import Resource
 from tests.engine.acting_writer import Act, Change, Look, Remove, acting_writer
 
-pytestmark = pytest.mark.timeout(10, func_only=True)  # a writer that is broken answers nobody
+pytestmark = pytest.mark.timeout(14)  # a writer that is broken answers nobody
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.support.builders import GROUP, TOPIC, a_message, messages_of
 from tests.support.open_store import a_receive
 from tests.support.running_broker import RunningBroker, ids, running_broker, until, watched
 
-pytestmark = pytest.mark.timeout(10, func_only=True)  # a writer that is broken answers nobody
+pytestmark = pytest.mark.timeout(14)  # a writer that is broken answers nobody
 
 
 class Count:
