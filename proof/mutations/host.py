@@ -11,6 +11,7 @@ import json
 import mmap
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import coverage
 import pytest
@@ -62,11 +63,7 @@ _FAILED_BEFORE = 0.1
 K = TypeVar("K")
 OnVerdict = Callable[[int, Verdict], None]  # the index of a mutant, and its verdict
 _Reached = dict[str, dict[int, list[str]]]  # the tests that reach a line, by path and line
-# pytest-timeout must leave the timer of signals to `end_after`.
-pytest_options = (
-    *("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:terminalreporter"),
-    *("-o", "timeout_method=thread"),
-)
+pytest_options = ("-q", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:terminalreporter")
 
 
 class Baseline(NamedTuple):
@@ -116,6 +113,7 @@ class Host:
         self._importing = self._measure()
         self._importing.start()
         self._failed = False
+        self._own_limit: threading.Timer | None = None  # of a test
         self._rebindings: dict[str, list[Rebinding]] = {}
 
     def _measure(self) -> coverage.Coverage:
@@ -139,6 +137,18 @@ class Host:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed = self._failed or report.failed
+
+    def pytest_timeout_set_timer(self, settings: Any) -> bool:
+        """In place of pytest-timeout's own timers: one is that of `end_after`, and the other needs a terminal."""
+        self._own_limit = threading.Timer(settings.timeout, os._exit, [FAILED])
+        self._own_limit.daemon = True
+        self._own_limit.start()
+        return True
+
+    def pytest_timeout_cancel_timer(self) -> bool:
+        if self._own_limit is not None:
+            self._own_limit.cancel()
+        return True
 
     def _without_a_change(self, items: Sequence[pytest.Item]) -> tuple[dict[str, float], _Reached, list[str]]:
         """How long each test takes, which lines it reaches, and which fail. The tests of a file stay in one fork."""

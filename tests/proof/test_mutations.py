@@ -53,6 +53,14 @@ def test_that_ends():
     time.sleep(0.05)
     assert [*itertools.islice(counted(3), 4)] == [3, 2, 1]
 """
+ENDS_IN_TIME = """pass
+
+import pytest
+
+@pytest.mark.timeout(0.5)
+def test_that_ends_in_time():
+    assert doubled(2) == 4
+"""
 WEAK, STRONG = "assert is_full(9)", "assert is_full(3) and not is_full(2)"
 AT_LIMIT = "planted.py:is_full: return count >= LIMIT → return count > LIMIT"
 
@@ -111,6 +119,7 @@ def judged(folder: Path, source: str, test: str, *arguments: str) -> subprocess.
         pytest.param(SOURCE, "pass", ["(no test reaches it)"], id="unreached"),
         pytest.param(WHILE, "assert doubled(2) == 4", ["× no end in time, twice"], id="hangs"),
         pytest.param(COUNTED, HANGS_OR_FAILS, ["0 unexplained; score 1.000"], id="hangs or fails"),
+        pytest.param(WHILE, ENDS_IN_TIME, ["0 unexplained; score 1.000"], id="has a limit of its own"),
         pytest.param(TABLE, "assert end_of('ack') == 1", ["5 × it cannot be imported", '"skip": 3}'], id="imports"),
     ],
 )
