@@ -134,6 +134,7 @@ MARKS: Final = {
     "overdue": ("dlq", "!"),
     "server_silent": ("dlq", "!"),
     "group_behind": ("ready", "○"),
+    "retention_near": ("dlq", "!"),
     "dead_letters": ("dlq", "✕"),
     "message_groups_stuck": ("waiting", "◔"),
     "mirror_gone": ("dlq", "!"),

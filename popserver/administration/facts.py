@@ -24,8 +24,9 @@ from popserver.database.dialect import dialect_of
 from popserver.delivery import due
 from popserver.delivery.history import HistoryStep, steps
 from popserver.messages import dead_letters, redrives
+from popserver.messages.dead_letters import DeadLetterRow
 from popserver.messages.pending_messages import first_due_ms
-from popserver.messages.read import load, locate
+from popserver.messages.read import letters_of_removed, load, locate
 from popserver.model.message import StoredMessage
 from popserver.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, Resource
 from popserver.model.states import State
@@ -139,8 +140,10 @@ def find_message(conn: Connection, topic_name: Resource | None, message_id: str)
     """
     topic, key = locate(conn, topic_name, message_id)
     (stored,) = load(conn, topic, [key])
-    keys = {key, *redrives.redriven_keys_of(conn, key)}
-    return FoundMessage(stored, _message_states(conn, key), steps(conn, keys))
+    letters = letters_of_removed(conn, message_id)
+    keys = {key, *(each.origin_key for each in letters)}
+    keys |= {each for origin in keys for each in redrives.redriven_keys_of(conn, origin)}
+    return FoundMessage(stored, [*_dead(conn, letters), *_message_states(conn, key)], steps(conn, keys))
 
 
 def counts(conn: Connection, now_ms: int) -> Counts:
@@ -160,6 +163,15 @@ def counts(conn: Connection, now_ms: int) -> Counts:
         dialect_of(conn).size_bytes(conn),
         sql.known(conn, now_ms),
     )
+
+
+def _dead(conn: Connection, letters: Sequence[DeadLetterRow]) -> list[MessageState]:
+    of = catalog_groups.groups_by_id(conn, {each.group_id for each in letters})
+    return [
+        MessageState(of[each.group_id].group.name, State.DLQ, each.attempt, None, "")
+        for each in letters
+        if each.redrive_state is None and not of[each.group_id].is_deleted
+    ]
 
 
 def _message_states(conn: Connection, key: int) -> list[MessageState]:

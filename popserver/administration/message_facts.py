@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from sqlalchemy import Connection, select
@@ -17,7 +18,7 @@ from popserver.administration.why import (
     SubscriberFacts,
 )
 from popserver.catalog import facts as catalog_facts
-from popserver.catalog import pauses, topics
+from popserver.catalog import groups, pauses, topics
 from popserver.catalog.progress import REACHED
 from popserver.catalog.queues import STORED
 from popserver.database import states_of
@@ -30,6 +31,7 @@ from popserver.fifo import positions
 from popserver.maintenance.repair import broken_around, broken_delay
 from popserver.members.lite_subscriptions import clients_of
 from popserver.messages import by_key, dead_letters, lite_topics, parts, read, redrives
+from popserver.messages.dead_letters import DeadLetterRow
 from popserver.model.errors import MessageNotFound
 from popserver.model.group import Group, Mode
 from popserver.model.message import id_from_bytes, id_to_bytes
@@ -67,12 +69,13 @@ def message_facts(
         broken = broken_delay(conn, scheduled.pending_id, times)
         stuck = None if broken is None else broken.symptom
         return MessageFacts(group, None, scheduled=scheduled, stuck=stuck), []
+    if topic_name is None and (letters := read.letters_of_removed(conn, message_id)):
+        return _of_removed(conn, group, letters, message_id)
     copies = _copies(conn, group, key)
     origin_key = _first_key(conn, group, key)
     back = _redriven(conn, group, origin_key)
     keys = [key, *(each.message_key for each in copies)]
-    all_keys = {*keys, origin_key, *redrives.redriven_keys_of(conn, origin_key)}
-    steps = [each for each in history.steps(conn, all_keys) if each.group == group.name]
+    steps = _steps(conn, group, {*keys, origin_key})
     reason = next((each.reason for each in reversed(steps) if each.reason), "")
     if back is not None and group.mode is not Mode.PULL:
         found = _sent_back(conn, group, origin_key, back)
@@ -88,6 +91,30 @@ def message_facts(
     if found.is_expired and any(each.to_state == State.COMMIT for each in steps):
         found = found._replace(is_expired=False)  # the group was done with it before
     return found._replace(last_reason=reason), steps
+
+
+def _steps(conn: Connection, group: Group, keys: Set[int]) -> list[HistoryStep]:
+    redriven = {each for key in keys for each in redrives.redriven_keys_of(conn, key)}
+    return [each for each in history.steps(conn, keys | redriven) if each.group == group.name]
+
+
+def _of_removed(
+    conn: Connection, group: Group, letters: Sequence[DeadLetterRow], message_id: str
+) -> tuple[MessageFacts, list[HistoryStep]]:
+    """The facts about a message that is in no topic any more, and of which these dead letters are left."""
+    own = next((each for each in letters if each.group_id == group.group_id), None)
+    if own is None:
+        of = groups.groups_by_id(conn, {each.group_id for each in letters}).values()
+        names = ", ".join(sorted(f"'{each.group.name}'" for each in of))
+        raise MessageNotFound(
+            f"message '{read.short(message_id)}' was removed by its age or with its topic; it is left as a dead letter"
+            f" of: {names}"
+        )
+    back = _redriven(conn, group, own.origin_key)
+    found = MessageFacts(group, State.DLQ, death=_death(conn, group, own.origin_key))
+    if back is not None:
+        found = _sent_back(conn, group, own.origin_key, back)
+    return found, _steps(conn, group, {own.origin_key})
 
 
 def _copies(conn: Connection, group: Group, key: int) -> list[RetryMessage]:

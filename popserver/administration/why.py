@@ -204,7 +204,8 @@ def _ready(found: MessageFacts, when: When) -> str:
         return f"READY again after attempt {attempt}{_because(found)}; the next receive{of_whom} may take it"
     if found.ahead:
         of_what = f" of {_its_group(found)}" if found.subscribers else ""
-        return f"READY: {who} has {found.ahead} messages{of_what} to read before it"
+        messages = "1 message" if found.ahead == 1 else f"{found.ahead} messages"
+        return f"READY: {who} has {messages}{of_what} to read before it"
     verb = "pull" if found.group.mode is Mode.PULL else "receive"
     return f"READY: the next {verb} of {who} may take it"
 

@@ -38,6 +38,7 @@ class Alerts:
         stuck_rows: Callable[[], Awaitable[Sequence[str]]],
         file: Path | None,
         *,
+        retention_ms: int,
         has_webhook: bool,
     ) -> None:
         """`clock_hints`: sentences about the clocks; `stuck_rows`: about rows that keep messages from being delivered.
@@ -50,6 +51,7 @@ class Alerts:
         self._clock_hints = clock_hints
         self._stuck_rows = stuck_rows
         self._file = file
+        self._retention_ms = retention_ms
         self._has_webhook = has_webhook
         self._finding = asyncio.Lock()
         self._found: list[Alert] = []
@@ -91,6 +93,8 @@ class Alerts:
             self._consumers.disagreements(HINTS_MAX),
             {name: hint(name, self._redeliveries.share(group_id, now_ms)) for group_id, name in found.retrying.items()},
             found.gone,
+            self._retention_ms,
+            found.is_paused,
         )
 
     def _growth(self, now_ms: int, ready: dict[Resource, int]) -> dict[Resource, int]:

@@ -7,7 +7,7 @@ known, such as the reason of a dead letter or the name of a message group, is in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from popserver.model.times import span
 
 BEHIND_MS: Final = MINUTE_MS  # a message that is ready for longer makes its group one that is behind
 OVERDUE_MS: Final = 5 * SECOND_MS
+OLD: Final = 0.8  # the share of the retention from which on a message that nobody has read is removed soon
 BUDGET: Final = 0.8  # the share of a budget from which on it is nearly used up
 STUCK_ATTEMPT: Final = 2
 COUNTED_MAX: Final = 10_000  # dead letters of the last hour
@@ -37,6 +38,7 @@ class AlertKind(StrEnum):
     WARNING = "warning"
     BUDGET = "budget"
     BEHIND = "group_behind"
+    RETENTION = "retention_near"
     DEAD_LETTERS = "dead_letters"
     STUCK = "message_groups_stuck"
     CONSUMERS = "consumers_differ"
@@ -72,7 +74,14 @@ class Alert(NamedTuple):
 
 
 _OF_NAMESPACES = frozenset(
-    {AlertKind.BEHIND, AlertKind.DEAD_LETTERS, AlertKind.STUCK, AlertKind.RETRIES, AlertKind.MIRROR}
+    {
+        AlertKind.BEHIND,
+        AlertKind.RETENTION,
+        AlertKind.DEAD_LETTERS,
+        AlertKind.STUCK,
+        AlertKind.RETRIES,
+        AlertKind.MIRROR,
+    }
 )
 
 
@@ -97,8 +106,9 @@ class StuckMessageGroup(NamedTuple):
 class Facts(NamedTuple):
     """What alerts are found from. gone: mirrors whose lease is over without a last report.
 
-    growth: how many more messages each group has ready than a minute ago. hints: sentences about the subscriptions of
-    consumers; shares: sentences about retries.
+    growth: how many more messages each group has ready than a minute ago. retention_ms: how long messages are kept, 0
+    if there is no limit. paused: whether a group is paused in a topic, by their ids. hints: sentences about the
+    subscriptions of consumers; shares: sentences about retries.
     """
 
     now_ms: int
@@ -113,12 +123,15 @@ class Facts(NamedTuple):
     differing: Sequence[str]
     retrying: Mapping[Resource, str]
     gone: Sequence[MirrorRow]
+    retention_ms: int
+    paused: Callable[[int, int], bool]
 
 
 def find(facts: Facts) -> list[Alert]:
     """What needs a person, the most urgent first."""
     return [
         *_of_server(facts),
+        *_near_removal(facts),
         *_behind(facts),
         *map(_dead, facts.dead_letters),
         *map(_stuck, facts.stuck),
@@ -156,12 +169,35 @@ def ready_of(lags: Iterable[Lag]) -> dict[Resource, int]:
     return found
 
 
-def _behind(facts: Facts) -> Iterator[Alert]:
+def _oldest_of(lags: Iterable[Lag]) -> dict[Resource, int]:
+    """When the oldest message was stored that each group has ready."""
     oldest: dict[Resource, int] = {}
-    for each in facts.lag:
+    for each in lags:
         if each.ready and each.oldest_ready_ms is not None:
             oldest[each.group] = min(each.oldest_ready_ms, oldest.get(each.group, each.oldest_ready_ms))
-    ready = ready_of(facts.lag)
+    return oldest
+
+
+def _near_removal(facts: Facts) -> Iterator[Alert]:
+    ready, limit_ms = ready_of(facts.lag), facts.retention_ms
+    paused = {each.group for each in facts.lag if each.ready and facts.paused(each.group_id, each.topic_id)}
+    for group, stored_ms in sorted(_oldest_of(facts.lag).items(), key=lambda each: (each[1], each[0])):
+        age_ms = facts.now_ms - stored_ms
+        if not limit_ms or age_ms < OLD * limit_ms:
+            continue
+        sentence = (
+            f"Messages are removed soon that group {group} has not read: {ready[group]:,} ready, the oldest for"
+            f" {span(age_ms)}; the limit is {span(limit_ms)}."
+        )
+        what = "It is paused: resume it" if group in paused else "Start its members"
+        next_step = f"{what}, raise --retention, or delete the group if nobody needs it."
+        yield Alert(AlertKind.RETENTION, *group, sentence, next_step, ("groups", group.name))
+
+
+def _behind(facts: Facts) -> Iterator[Alert]:
+    # A paused group is behind because an operator wants it.
+    lags = [each for each in facts.lag if not facts.paused(each.group_id, each.topic_id)]
+    oldest, ready = _oldest_of(lags), ready_of(lags)
     for group in sorted(oldest, key=lambda each: (-ready[each], each)):
         growth = facts.growth.get(group, 0)
         if facts.now_ms - oldest[group] > BEHIND_MS and growth > 0:

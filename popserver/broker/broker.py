@@ -89,6 +89,7 @@ class Broker:
             self.timekeeper.hints,
             self.patrol.sentences,
             database.file,
+            retention_ms=retention_ms,
             has_webhook=has_webhook,
         )
         writer.effects.on_invalidated(notifications.TOPIC, self._on_changed_topic)

@@ -39,6 +39,7 @@ from popserver.engine.wakeups import WatchedTopics
 from popserver.engine.writer import Writer
 from popserver.model.errors import PopError
 from popserver.model.retry import CLIENT_LAPSE_MS, SECOND_MS
+from popserver.model.times import span
 
 JUDGE_OTHERS_AFTER_MS = 10 * SECOND_MS
 # After this time without a heartbeat other servers may have released the clients of this server. It is one heartbeat
@@ -86,6 +87,7 @@ class Servers:
         self._adopted: set[str] = set()
         self._other_addresses: set[str] = set()
         self.address = ""
+        self._failed_ms: int | None = None  # since when no heartbeat has succeeded
         self._feed = NotificationFeed(database, self._on_notification, self._on_missed) if shared else None
         self._failover = FailoverWatch(database, writer) if shared else None
         self._wants = Wants(watched, writer, clock) if shared else None
@@ -232,8 +234,14 @@ class Servers:
             while self._again and not self._closed:
                 self._again = False
                 await self._heartbeat()
+                if self._failed_ms is not None:
+                    away = span(self._clock.now_ms() - self._failed_ms)
+                    log.warning("heartbeats to the other servers succeed again", after=away)
+                    self._failed_ms = None
         except PopError as error:
-            log.warning("a heartbeat to the other servers failed", reason=error.sentence)
+            if self._failed_ms is None:  # the next ones would say the same
+                log.warning("a heartbeat to the other servers failed", reason=error.sentence)
+                self._failed_ms = self._clock.now_ms()
             self._set_alarm()
         finally:
             self._heartbeat_task = None

@@ -213,10 +213,19 @@ def plain_errors(name: str) -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise plain_error(error, name) from error
+    except StoreUnavailable as error:  # of a new connection
+        error.database = name
+        raise
 
 
 def plain_error(error: DBAPIError, name: str) -> PopError:
     """The `PopError` for a driver's error."""
+    found = _in_plain_words(error, name)
+    found.database = name
+    return found
+
+
+def _in_plain_words(error: DBAPIError, name: str) -> PopError:
     said = str(error.orig).strip() or type(error.orig).__name__
     state: Any = getattr(error.orig, "sqlstate", _NO_STATES)
     if state is not _NO_STATES:  # of Postgres, whose words may be in any language
@@ -248,15 +257,20 @@ def commit_error(error: DBAPIError | CommitUnknown, name: str, outcome: Any) -> 
     `outcome` is the result of the request if it did.
     """
     if isinstance(error, CommitUnknown):
-        return CommitUnknown(error.sentence, outcome)
-    if not error.connection_invalidated:
+        sentence = error.sentence
+    elif error.connection_invalidated:
+        sentence = (
+            f"the connection to {name} broke during a commit; whether it took effect is unknown, repeat the request:"
+            " messages that are stored already are not stored twice"
+        )
+    else:
         plain = plain_error(error, name)
-        return CommitUnknown(plain.sentence, outcome) if type(plain) is Internal else plain
-    return CommitUnknown(
-        f"the connection to {name} broke during a commit; whether it took effect is unknown, repeat the request:"
-        " messages that are stored already are not stored twice",
-        outcome,
-    )
+        if type(plain) is not Internal:
+            return plain
+        sentence = plain.sentence
+    unknown = CommitUnknown(sentence, outcome)
+    unknown.database = name
+    return unknown
 
 
 def parse_url(url: str) -> URL:

@@ -80,6 +80,11 @@ def parse(expression: str) -> TagFilter:
             raise IllegalFilterExpression(
                 f"tag '{tag[:64]}' of the tag expression has a '|', which no tag has; separate tags by '||'"
             )
+        if " && " in tag:
+            raise IllegalFilterExpression(
+                f"'{tag[:64]}' of the tag expression asks for two tags at once, and a message has one; separate tags by"
+                " '||', or write a SQL filter"
+            )
     return TagFilter(tuple(tags))
 
 

@@ -182,6 +182,7 @@ class Removals:
             before.messages + removed.messages,
             min(before.oldest_ms, removed.oldest_ms),
             max(before.newest_ms, removed.newest_ms),
+            max(before.unread_by, removed.unread_by),
         )
         self._go_on()
 
@@ -194,7 +195,11 @@ class Removals:
         """Log a line for each topic and each kind."""
         for name, each in sorted(self._messages.items()):
             oldest, newest = utc(each.oldest_ms), utc(each.newest_ms)
-            log.info("old messages removed", topic=name, count=each.messages, oldest=oldest, newest=newest)
+            words = {"topic": name, "count": each.messages, "oldest": oldest, "newest": newest}
+            if each.unread_by:
+                log.warning("old messages removed, also unread ones", **words, groups=each.unread_by)
+            else:
+                log.info("old messages removed", **words)
         for what, count in sorted(self._rows.items()):
             log.info(f"{what} removed", count=count)
         self._messages, self._rows, self._since_ms = {}, {}, None

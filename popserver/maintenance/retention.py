@@ -32,7 +32,7 @@ from popserver.model.topic import message_key, offset_of, queue_of
 # A step stops after so many statements, about 10 ms on SQLite and 60 ms on Postgres. One queue may need more, because a
 # queue is trimmed for all its groups at once.
 STEP_STATEMENTS_MAX = 400
-_OF_A_QUEUE, _OF_A_BUSY_GROUP = 12, 4  # statements
+_OF_A_QUEUE, _OF_A_BUSY_GROUP = 13, 4  # statements
 
 
 class Retained(NamedTuple):
@@ -59,12 +59,14 @@ class Retain(Request[Retained]):
 
 
 class Removed(NamedTuple):
-    """How many messages of a topic's queue were removed, and when the first and the last of them were stored."""
+    """How many messages of a topic's queue were removed, when the first and the last of them were stored, and how many
+    groups had not read all of them."""
 
     topic: Resource
     messages: int
     oldest_ms: int
     newest_ms: int
+    unread_by: int
 
 
 class _QueueRow(NamedTuple):
@@ -146,13 +148,14 @@ def _trim(tx: Transaction, queue: _QueueRow, cutoff_ms: int, left: _Left) -> Rem
     for group_id in busy:
         _remove_ready(tx, group_id, first, end)
     newest = parts.page(tx.conn, first, end, 1, newest_first=True)
+    unread_by = tx.conn.execute(_UNREAD, {"of_queue": queue.queue_id, "end_offset": offset_of(end)}).scalar_one()
     removed = stored.remove_range(tx, first, end)
     queue_offsets.begin_at(tx.conn, queue.queue_id, offset_of(end))
     left.rows = 0 if rest is not None else left.rows - removed
     if not removed:
         return None
     oldest_ms = queue.oldest_ms or 0
-    return Removed(Resource(queue.namespace, queue.name), removed, oldest_ms, newest[0].stored_at_ms)
+    return Removed(Resource(queue.namespace, queue.name), removed, oldest_ms, newest[0].stored_at_ms, unread_by)
 
 
 def _remove_ready(tx: Transaction, group_id: int, first: int, end: int) -> None:
@@ -188,6 +191,11 @@ _BUSY = (
     select(REACHED.c.group_id)
     .where(REACHED.c.queue_id == bindparam("of_queue"), delivered.first_inside(REACHED.c.group_id).is_not(None))
     .order_by(REACHED.c.group_id)
+)
+_UNREAD = (
+    select(func.count())
+    .select_from(REACHED)
+    .where(REACHED.c.queue_id == bindparam("of_queue"), REACHED.c.next_offset < bindparam("end_offset"))
 )
 _FIRST_HANDED_BACK = select(func.min(delivered.first_inside(groups.EXISTING.c.group_id))).where(
     groups.EXISTING.c.mode == Mode.PULL.value

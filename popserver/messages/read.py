@@ -13,8 +13,9 @@ from sqlalchemy import Connection
 
 from popserver.catalog import facts as catalog_facts
 from popserver.catalog import topics
-from popserver.messages import by_key, parts
+from popserver.messages import by_key, dead_letters, parts
 from popserver.messages.by_key import Bodies, HeadRow, by_keys, stored_messages
+from popserver.messages.dead_letters import DeadLetterRow
 from popserver.model.errors import BadRequest, MessageNotFound
 from popserver.model.message import StoredMessage, id_to_bytes
 from popserver.model.names import Resource
@@ -69,19 +70,36 @@ def load(conn: Connection, topic: Topic, keys: Sequence[int], *, bodies: bool = 
 def locate(conn: Connection, topic_name: Resource | None, message_id: str) -> tuple[Topic, int]:
     """The topic and the key of a message. Raises `MessageNotFound`, and `BadRequest` if several topics have its id."""
     wanted = None if topic_name is None else catalog_facts.topic(conn, topic_name).topic_id
-    found = [row for row in by_key.with_id(conn, id_to_bytes(message_id)) if wanted in (None, row.topic_id)]
-    existing = topics.topics_by_id(conn, {row.topic_id for row in found})
-    there = [row for row in found if row.topic_id in existing]
+    found = _stored(conn, message_id)
+    there = [(row, topic) for row, topic in found if wanted in (None, row.topic_id)]
     if not there:
         where = "any topic" if topic_name is None else f"topic '{topic_name}'"
-        raise MessageNotFound(f"message '{short(message_id)}' is not in {where}")
-    originals = [each for each in there if each.copy_of is None]
+        raise MessageNotFound(
+            f"message '{short(message_id)}' is not in {where}: it was never stored there, or was removed by its age or"
+            " with its topic"
+        )
+    originals = [(row, topic) for row, topic in there if row.copy_of is None]
     if len(originals) > 1:
-        names = ", ".join(f"'{existing[each.topic_id].name}'" for each in originals)
+        names = ", ".join(f"'{topic.name}'" for _, topic in originals)
         raise BadRequest(f"message id '{short(message_id)}' is in the topics {names}; name one of them")
     # The newest copy, because a group that owns whole queues stores a new copy for each retry.
-    chosen = originals[0] if originals else max(there, key=_age)
-    return existing[chosen.topic_id], chosen.message_key
+    row, topic = originals[0] if originals else max(there, key=lambda each: _age(each[0]))
+    return topic, row.message_key
+
+
+def letters_of_removed(conn: Connection, message_id: str) -> list[DeadLetterRow]:
+    """The dead letters of a message that is in no topic itself any more; empty for others."""
+    found = _stored(conn, message_id)
+    if any(row.copy_of is None for row, _ in found):
+        return []
+    return [*dead_letters.of_copies(conn, [row.message_key for row, _ in found]).values()]
+
+
+def _stored(conn: Connection, message_id: str) -> list[tuple[HeadRow, Topic]]:
+    """The message and its copies, in existing topics."""
+    rows = by_key.with_id(conn, id_to_bytes(message_id))
+    existing = topics.topics_by_id(conn, {row.topic_id for row in rows})
+    return [(row, existing[row.topic_id]) for row in rows if row.topic_id in existing]
 
 
 def _age(row: HeadRow) -> tuple[int, int]:

@@ -12,12 +12,18 @@ from typing import Any
 class PopError(Exception):
     """PopMQ refused the request."""
 
+    database = ""  # its name, if the sentence has it: a user, a host or a path, which are for operators
+
     def __init__(self, sentence: str | None = None) -> None:
         super().__init__(sentence or (type(self).__doc__ or "").strip())
 
     @property
     def sentence(self) -> str:
         return str(self.args[0])
+
+    @property
+    def sentence_for_callers(self) -> str:
+        return self.sentence.replace(self.database, "the database") if self.database else self.sentence
 
 
 class BadRequest(PopError):

@@ -244,9 +244,10 @@ class GroupProgress:
         done = await self._writer.submit(request)
         if not done.is_done:
             when = partial(moment, now_ms=self._clock.now_ms())
+            state = why.sentence(done.found._replace(pause=None), when)  # a pause keeps nothing from being skipped
             raise BadRequest(
-                f"message '{message_id}' is not skipped for group '{group_name}': it is"
-                f" {why.sentence(done.found, when)}; {rules.skip_hint(done.found)}"
+                f"message '{message_id}' is not skipped for group '{group_name}': it is {state};"
+                f" {rules.skip_hint(done.found)}"
             )
         assert done.found.state is not None, "what is skipped had a state"
         state, hold = done.found.state.shown, done.found.hold

@@ -95,7 +95,7 @@ def of(outcome: PopError | None) -> pb.Status:
         return OK
     # Tests of official clients expect the code's name in the sentence of a refused handle.
     named = "INVALID_RECEIPT_HANDLE: " if isinstance(outcome, errors.InvalidReceiptHandle) else ""
-    sentence = outcome.sentence
+    sentence = outcome.sentence_for_callers
     if len(sentence) > _SENTENCE_LENGTH_MAX:
         sentence = sentence[: _SENTENCE_LENGTH_MAX - 1] + "…"
     return pb.Status(code=CODES[type(outcome)], message=named + sentence)
@@ -107,7 +107,7 @@ def end_of_stream(refusal: PopError) -> EndStatus:
     Official clients show only these: they ignore a command that has only a status.
     """
     codes = (code for kind, code in _STREAM_ENDS.items() if isinstance(refusal, kind))
-    return EndStatus(next(codes, EndCode.INVALID_ARGUMENT), refusal.sentence[:_STREAM_SENTENCE_LENGTH_MAX])
+    return EndStatus(next(codes, EndCode.INVALID_ARGUMENT), refusal.sentence_for_callers[:_STREAM_SENTENCE_LENGTH_MAX])
 
 
 def code_names() -> dict[int, str]:

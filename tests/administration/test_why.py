@@ -35,7 +35,7 @@ def test_a_message_nobody_has_come_to(made: AdminServer) -> None:
     made.send("flights", "m0", "m1", "m2")
     assert "has not received from this topic yet; it will start at the earliest message" in why(made, "m1")
     made.receive("counters", "flights", 1)
-    assert why(made, "m2") == "READY: group 'counters' has 1 messages to read before it"
+    assert why(made, "m2") == "READY: group 'counters' has 1 message to read before it"
     assert why(made, "m1") == "READY: the next receive of group 'counters' may take it"
     assert facts(made, "m2") == {"group": "counters", "state": "READY", "messages ahead": "1"}
 
@@ -63,6 +63,25 @@ def test_a_dead_letter(made: AdminServer) -> None:
         made.server.clock.advance("11s")
     assert "DLQ: a dead letter of group 'counters' since 2025-01-01 00:00:2" in why(made, "m0")
     assert "after attempt 2: the hold's time ended, and no attempt remains" in why(made, "m0")
+
+
+def test_a_dead_letter_of_a_message_that_was_removed(made: AdminServer) -> None:
+    made.make_group("others", history="all")
+    made.send("flights", "m0")
+    for _ in range(2):
+        made.receive("counters", "flights")
+        made.server.clock.advance("11s")
+    made.call("DeleteTopic", topic=named("flights"))
+    assert "DLQ: a dead letter of group 'counters' since 2025-01-01 00:00:2" in why(made, "m0")
+    states = made.call("GetMessage", message_id="m0").states
+    assert [(each.group.name, each.state, each.delivery_attempt) for each in states] == [("counters", "DLQ", 2)]
+    answer = made.call("Why", group=named("others"), message_id="m0")
+    assert answer.status.code == pb.MESSAGE_NOT_FOUND
+    assert answer.status.message == (
+        "message 'm0' was removed by its age or with its topic; it is left as a dead letter of: 'counters'"
+    )
+    copy = made.call("Why", group=named("others"), topic=named("%DLQ%counters"), message_id="m0")
+    assert "READY for group 'others', which has not received from this topic yet" in copy.sentence
 
 
 @pytest.mark.parametrize(("history", "says"), [("all", "is done with it"), ("errors", "or skipped by an operator")])

@@ -35,7 +35,8 @@ SECRETS = ("ship-17", "card 4111", "customer-7", "0102FC", "client-9", "price >"
 
 def facts(**given: Any) -> Facts:
     nothing: dict[str, Any] = dict.fromkeys(Facts._fields, ())
-    return Facts(**{**nothing, "now_ms": AT, "growth": {}, "overdue_ms": 0, "retrying": {}, **given})
+    none = {"now_ms": AT, "growth": {}, "overdue_ms": 0, "retrying": {}, "retention_ms": 0, "paused": lambda *_: False}
+    return Facts(**nothing | none | given)
 
 
 def lag(group: Resource = GROUP, topic: str = "orders", ready: int = 5, age_ms: int = 2 * MINUTE_MS) -> Lag:
@@ -60,6 +61,7 @@ EVERYTHING = facts(
     differing=["consumers of group 'billing' have different subscriptions: client-9 has price > 3"],
     retrying={GROUP: "7 of the last 20 deliveries were retries"},
     gone=[MIRROR],
+    retention_ms=MINUTE_MS,
 )
 
 
@@ -102,6 +104,28 @@ def test_a_group_that_catches_up_is_not_behind() -> None:
     assert find(facts(lag=[lag()], growth={})) == [], "it is not known yet"
     two_topics = facts(lag=[lag(age_ms=0), lag(topic="gates", ready=2)], growth={GROUP: 1})
     assert "7 ready, 1 more than a minute ago" in find(two_topics)[0].sentence
+
+
+def test_a_group_that_is_paused_is_not_behind() -> None:
+    behind = facts(lag=[lag()], growth={GROUP: 3})
+    assert find(behind._replace(paused=lambda group_id, topic_id: (group_id, topic_id) == (1, 1))) == []
+    assert len(find(behind._replace(paused=lambda group_id, topic_id: (group_id, topic_id) == (1, 2)))) == 1
+
+
+@pytest.mark.parametrize(("age_ms", "is_near"), [(79_999, False), (80_000, True)])
+def test_what_retention_removes_unread_is_told_before(age_ms: int, is_near: bool) -> None:
+    old = facts(lag=[lag(age_ms=1_000), lag(topic="gates", age_ms=age_ms)], retention_ms=100_000)
+    assert find(old._replace(retention_ms=0)) == []
+    found = find(old)
+    assert [each.kind for each in found] == [AlertKind.RETENTION] * is_near
+    for alert in found:
+        assert alert.sentence == (
+            "Messages are removed soon that group billing has not read: 10 ready, the oldest for 1 min 20 s; the limit"
+            " is 1 min 40 s."
+        )
+        assert alert.next_step == "Start its members, raise --retention, or delete the group if nobody needs it."
+        (paused,) = find(old._replace(paused=lambda *_: True))
+        assert paused.next_step.startswith("It is paused: resume it, raise --retention, ")
 
 
 @pytest.mark.parametrize(

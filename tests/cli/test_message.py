@@ -162,5 +162,6 @@ def test_no_output_steers_a_terminal(shell: Shell) -> None:
 
 def test_get_what_is_not_there(shell: Shell) -> None:
     said = shell("message", "get", "nope")
-    assert (said.status, said.err) == (4, "popmq: message 'nope' is not in any topic\n")
+    why = "it was never stored there, or was removed by its age or with its topic"
+    assert (said.status, said.err) == (4, f"popmq: message 'nope' is not in any topic: {why}\n")
     assert shell("message", "get", "nope", "--topic", "nowhere").status == 4

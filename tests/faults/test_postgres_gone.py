@@ -24,11 +24,12 @@ async def test_clear_answers_and_recovery() -> None:
             postgres.kill()
             for _ in range(3):
                 began = time.monotonic()
-                assert_says(await client.send("meanwhile"), "does not answer", "check that it runs")
+                assert_says(await client.send("meanwhile"), "the database does not answer", "check that it runs")
                 status, messages = await client.receive()
-                assert_says(status, "does not answer")
+                assert_says(status, "the database does not answer")
+                assert "postgresql://" not in status.message, "callers do not see where it is"
                 assert not messages
-                assert_says((await client.ack(*held))[0], "does not answer")
+                assert_says((await client.ack(*held))[0], "the database does not answer")
                 assert time.monotonic() - began < ANSWER_S
             assert (await client.route()).code == pb.OK
             await asyncio.to_thread(postgres.restart)

@@ -91,6 +91,13 @@ def test_a_tag_has_no_separator_of_one_character(expression: str) -> None:
         parse(expression)
 
 
+@pytest.mark.parametrize("expression", ["UA && DL", "A || B && C"])
+def test_no_message_has_two_tags(expression: str) -> None:
+    with pytest.raises(IllegalFilterExpression, match="asks for two tags at once, and a message has one"):
+        parse(expression)
+    assert parse("R&&D || a & b").tags == ("R&&D", "a & b")
+
+
 def test_the_longest_expression() -> None:
     assert parse("x" * 16_384).tags == ("x" * 16_384,)
     with pytest.raises(IllegalFilterExpression, match="16385 characters, at most 16384"):

@@ -32,7 +32,7 @@ async def test_who_may_take_it(lite: LiteBroker) -> None:
     await lite.sync("a", client_id="one")
     assert (await why(lite, a1))[0] == "READY: the next receive of client 'one' may take it"
     said, evidence = await why(lite, a2)
-    assert said == "READY: client 'one' has 1 messages of lite topic 'a' to read before it"
+    assert said == "READY: client 'one' has 1 message of lite topic 'a' to read before it"
     assert evidence == {
         "group": "billing",
         "state": "READY",

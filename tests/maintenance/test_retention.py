@@ -34,6 +34,17 @@ def test_what_is_older_goes_and_its_offsets_are_not_given_again(store: OpenStore
     assert [each.offset for each in store.send(topic)] == [5]
 
 
+def test_how_many_groups_had_not_read_what_goes(store: OpenStore) -> None:
+    topic = store.topic()
+    reader, _ = store.group("reader", meets=[topic]), store.group("sleeper", meets=[topic])
+    store.send(topic, 2)
+    store.now_ms += HOUR
+    store.send(topic)
+    store.ack(reader, *store.receive(reader, topic, 2))
+    (of_queue,) = retain(store, START_MS + 1).queues
+    assert (of_queue.messages, of_queue.unread_by) == (2, 1)
+
+
 def test_a_step_removes_of_several_queues_until_it_is_full(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     topics = [store.topic(name) for name in ("a", "b", "c", "d")]
     for each in topics:
