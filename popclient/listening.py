@@ -125,8 +125,10 @@ def typed(
         try:
             return read(message.body)
         except Exception as error:
-            # A log shows causes too, and that of pydantic has values of the body.
-            raise GiveUp(f"the body cannot be read: {_fields_of(error)}") from None if _has_fields(error) else error
+            unread = GiveUp(f"the body cannot be read: {_fields_of(error)}")
+            if _has_fields(error):
+                raise unread from None  # a log shows causes too, and that of pydantic has values of the body
+            raise unread from error
 
     def decorate(consume: Callable[[T, MessageView], Any]) -> Callable[[MessageView], Any]:
         @wraps(consume)

@@ -30,6 +30,7 @@ NO_OFFSET = -1
 def lag(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
         queues = admin.list_lag(arguments.group, arguments.topic)
+        group = admin.get_group(arguments.group)
     totals = {name: sum(getattr(each, name) for each in queues) for name in ("ready", "inflight", "waiting_retry")}
     document = {"group": arguments.group, **totals, "queues": [_lag_document(each) for each in queues]}
     lines = table_of(
@@ -44,6 +45,7 @@ def lag(arguments: Namespace) -> int:
     if queues:
         ready, inflight, waiting = totals.values()
         lines += ["", f"{ready} ready, {inflight} inflight, {waiting} waiting retry in {len(queues)} queues"]
+        lines += pause_lines(group)
     return report(arguments, document, lines)
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -264,6 +264,9 @@ def _refused() -> Unauthorized:
     return Unauthorized(_REFUSED)
 
 
+_DOES: Final = {Action.PUB: "send", Action.SUB: "receive"}
+
+
 def _refusal(access_key: str, need: AnyOfRights, verdicts: list[Verdict]) -> str:
     if len(need) == 1:
         return why(access_key, need[0], verdicts[0])
@@ -272,8 +275,9 @@ def _refusal(access_key: str, need: AnyOfRights, verdicts: list[Verdict]) -> str
     if denied is not None:
         remedy = f"{denied} denies it; remove it with: popmq acl policy remove {denied.policy_id}"
     else:
-        ways = ", or: ".join(allowing(access_key, each) for each in need)
-        remedy = f"no policy allows it; allow it with: {ways}"
+        # The server does not know which of them the client is about to do.
+        ways = ", or ".join(f"to {_DOES[each.action]} with: {allowing(access_key, each)}" for each in need)
+        remedy = f"no policy allows it; allow it {ways}"
     return f"user '{access_key}' may not {wanted}: {remedy}"
 
 

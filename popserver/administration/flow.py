@@ -5,7 +5,8 @@ No send, receive or ack uses this code. It creates only topics and groups that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from popserver.catalog import pauses as catalog_pauses
 from popserver.catalog.facts import TopicFacts
 from popserver.catalog.flow import Catalog
 from popserver.catalog.groups import UpdateGroup
+from popserver.catalog.paused import PausedGroups
 from popserver.catalog.pauses import FirstPauses
 from popserver.clients.clients import Client, Clients
 from popserver.database.database import Database
@@ -105,6 +107,7 @@ class Administration:
         pending: Pending,
         transactions: Transactions,
         redeliveries: Redeliveries,
+        paused: PausedGroups,
         timekeeper: Timekeeper,
         budgets: Budgets,
         parked: Callable[[], int],
@@ -118,6 +121,7 @@ class Administration:
         self._pending = pending
         self._transactions = transactions
         self._redeliveries = redeliveries
+        self._paused = paused
         self._timekeeper = timekeeper
         self._budgets = budgets
         self._parked = parked
@@ -321,10 +325,24 @@ class Administration:
             hints=[
                 *self._timekeeper.hints(),
                 *self._clients.consumers.disagreements(HINTS_MAX),
+                *self._pauses(lag),
                 *(hint(each.name, self._redeliveries.share(each.group_id, now_ms)) for each in groups),
             ],
             budgets=list(self._budgets),
         )
+
+    def _pauses(self, lags: Iterable[Lag]) -> list[str]:
+        """Which groups have messages that wait for the end of a pause, those with most first."""
+        waiting: Counter[Resource] = Counter()
+        for each in lags:
+            if self._paused.covers(each.group_id, each.topic_id):
+                waiting[each.group] += each.ready
+        return [
+            f"group '{group}' is paused, and {count:,} message{'s wait' if count > 1 else ' waits'}; see its pauses"
+            f" with: popmq group show {group.name}, and end them with: popmq group resume"
+            for group, count in waiting.most_common(HINTS_MAX)
+            if count
+        ]
 
 
 def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag], FirstPauses, LiteGroupFacts]:

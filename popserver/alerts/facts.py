@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ from popserver.administration import disk, holds
 from popserver.administration.facts import Lag
 from popserver.alerts.rules import COUNTED_MAX, STUCK_ATTEMPT, RecentDeadLetters, StuckMessageGroup
 from popserver.catalog import facts as catalog_facts
-from popserver.catalog.pauses import EVERY_TOPIC, paused_topics
 from popserver.charts.looks import Look, look
 from popserver.cluster.sql import KnownServer, known
 from popserver.delivery.due import next_due_ms
@@ -27,8 +26,7 @@ ASKED_MAX = 5  # groups with dead letters, and groups whose message groups are l
 
 
 class StoreForAlerts(NamedTuple):
-    """The store at one moment. `retrying`: the names of the groups whose ids were asked for. `paused`: topics by group,
-    as `paused_topics` has them."""
+    """The store at one moment. `retrying`: the names of the groups whose ids were asked for."""
 
     look: Look
     overdue_ms: int
@@ -38,10 +36,6 @@ class StoreForAlerts(NamedTuple):
     warnings: Sequence[str]
     retrying: dict[int, Resource]
     gone: Sequence[MirrorRow]
-    paused: Mapping[int, Collection[int]]
-
-    def is_paused(self, group_id: int, topic_id: int) -> bool:
-        return not {EVERY_TOPIC, topic_id}.isdisjoint(self.paused.get(group_id, ()))
 
 
 def store_for_alerts(conn: Connection, now_ms: int, file: Path | None, retrying: Iterable[int]) -> StoreForAlerts:
@@ -58,7 +52,6 @@ def store_for_alerts(conn: Connection, now_ms: int, file: Path | None, retrying:
         disk.disk_warnings(file, space) if file is not None and space is not None else [],
         {each.group_id: each.name for each in catalog_facts.groups_by_id(conn, wanted, len(wanted))} if wanted else {},
         [each for each in records.listed(conn) if each.is_lost(now_ms)],
-        paused_topics(conn),
     )
 
 

@@ -11,6 +11,7 @@ from popserver.alerts import rules, told
 from popserver.alerts.facts import StoreForAlerts, store_for_alerts
 from popserver.alerts.rules import Alert, Facts, ready_of
 from popserver.alerts.told import Untold
+from popserver.catalog.paused import PausedGroups
 from popserver.clients.consumers import Consumers
 from popserver.engine.clock import Clock
 from popserver.engine.reader import Reader
@@ -34,6 +35,7 @@ class Alerts:
         budgets: Callable[[], Sequence[Budget]],
         consumers: Consumers,
         redeliveries: Redeliveries,
+        paused: PausedGroups,
         clock_hints: Callable[[], Sequence[str]],
         stuck_rows: Callable[[], Awaitable[Sequence[str]]],
         file: Path | None,
@@ -48,6 +50,7 @@ class Alerts:
         self._budgets = budgets
         self._consumers = consumers
         self._redeliveries = redeliveries
+        self._paused = paused
         self._clock_hints = clock_hints
         self._stuck_rows = stuck_rows
         self._file = file
@@ -94,7 +97,7 @@ class Alerts:
             {name: hint(name, self._redeliveries.share(group_id, now_ms)) for group_id, name in found.retrying.items()},
             found.gone,
             self._retention_ms,
-            found.is_paused,
+            self._paused.covers,
         )
 
     def _growth(self, now_ms: int, ready: dict[Resource, int]) -> dict[Resource, int]:

@@ -86,6 +86,7 @@ class Broker:
             lambda: list(engine.budgets),
             self.sessions.clients.consumers,
             self.consuming.redeliveries,
+            self.paused,
             self.timekeeper.hints,
             self.patrol.sentences,
             database.file,

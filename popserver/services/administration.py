@@ -51,6 +51,7 @@ def operations_of(broker: Broker) -> Administration:
         producing.pending,
         producing.transactions,
         broker.consuming.redeliveries,
+        broker.paused,
         broker.timekeeper,
         engine.budgets,
         lambda: broker.parked,

@@ -130,7 +130,12 @@ async def test_an_admin_may_everything(guard: Guard) -> None:
 
 async def test_a_need_is_a_choice(guard: Guard) -> None:
     alice = guard.enter()
-    with pytest.raises(Forbidden, match="may not PUB topic 'orders' or SUB group 'billing': no policy allows it"):
+    with pytest.raises(
+        Forbidden,
+        match="may not PUB topic 'orders' or SUB group 'billing': no policy allows it; allow it to send with: popmq acl"
+        " policy add alice allow PUB topic:orders, or to receive with: popmq acl policy add alice allow SUB"
+        " group:billing",
+    ):
         guard.access.check(alice, [(ORDERS, BILLING)])
     await guard.allow(BILLING)
     guard.access.check(alice, [(ORDERS, BILLING)])

@@ -229,6 +229,31 @@ def test_pause_and_resume(shell: Shell) -> None:
     assert shell("group", "pause", "nobody").status == 4
 
 
+def test_a_pause_is_shown_where_messages_are_counted(shell: Shell) -> None:
+    consume(shell)
+    hint = "group 'reports' is paused, and 1 message waits"
+    assert not any(hint in line for line in shell.ok("status").lines)
+    shell.ok("group", "pause", "reports", "--topic", "flights")
+    assert any(hint in line for line in shell.ok("status").lines)
+    *_, last = shell.ok("group", "lag", "reports").lines
+    assert last.startswith("paused: topic flights, since ")
+
+
+def test_a_pause_is_no_reason_why_a_message_cannot_be_skipped(shell: Shell) -> None:
+    shell.ok("topic", "create", "jobs", "--queues", "1")
+    shell.ok("group", "create", "workers")
+    shell.ok("message", "send", "jobs", "x")
+    shell.ok("message", "receive", "jobs", "--group", "workers", "--ack")
+    first, second = (
+        each["message_id"] for each in shell.json("message", "send", "jobs", "x", "--count", "2")["messages"]
+    )
+    shell.ok("group", "pause", "workers")
+    refused = shell("group", "skip", "workers", second, "--yes")
+    assert "it is READY: group 'workers' has 1 message to read before it; only the next message" in refused.err
+    assert "paused" not in refused.err
+    shell.ok("group", "skip", "workers", first, "--yes")
+
+
 def test_a_held_message_is_skipped_by_force(shell: Shell) -> None:
     shell.ok("topic", "create", "jobs", "--queues", "1")
     shell.ok("group", "create", "workers")
