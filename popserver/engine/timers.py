@@ -59,8 +59,6 @@ class DueTimer:
             self._alarm = None
 
     def _start(self) -> None:
-        if self._closed or self._task is not None:
-            return
         self._idle.clear()
         self._task = asyncio.get_running_loop().create_task(self._run())
 

@@ -237,6 +237,27 @@ async def test_a_caller_that_leaves_leaves_its_request_to_be_done(broker: Runnin
     assert await broker.query("SELECT COUNT(*) FROM message") == [(2,)]
 
 
+async def test_a_caller_that_leaves_keeps_no_answer_from_the_others(broker: RunningBroker) -> None:
+    await broker.send()
+    reached, gate = threading.Event(), threading.Event()
+
+    def hold_the_commit() -> None:
+        reached.set()
+        gate.wait(60)
+
+    with watched(broker.broker.engine.database, "COMMIT", hold_the_commit):
+        first = asyncio.create_task(broker.send())
+        await until(reached.is_set)
+        leaving, staying = asyncio.create_task(broker.send()), asyncio.create_task(broker.send())
+        await asyncio.sleep(0)  # both are asked for, and travel together
+        leaving.cancel()
+        gate.set()
+        await first
+        async with asyncio.timeout(5):
+            assert len(await staying) == 1
+    assert await broker.query("SELECT COUNT(*) FROM message") == [(4,)]
+
+
 async def test_closing_does_what_waits_and_refuses_what_comes_later(sqlite_url: str) -> None:
     async with running_broker(sqlite_url) as broker:
         await broker.send()
