@@ -77,6 +77,7 @@ class GroupLag:
 
     `oldest_ready` is when the oldest READY message was stored. `stored`: how many messages the topic has in
     the queues where the group has progress; `appended`: how many it ever stored. `namespace` is the group's.
+    `topic` is empty for the dead letters of deleted topics, in `dead_elsewhere` of `Group` and `Status`.
     """
 
     group: str
@@ -238,9 +239,10 @@ class Group:
     consume_from: EARLIEST or LATEST. history: none, errors or all. mode: POP or PULL, empty until first use.
     lite: SHARED, EXCLUSIVE or WILDCARD, which lite topics its clients get; empty: it has ordinary consumers.
     Filled by `get_group` alone: lite_clients, how many clients subscribe to lite topics, and lite_subscriptions, to how
-    many, added up; lag, per topic; consumers, who works for it with the asked server; redeliveries;
-    hints, a sentence for each thing that needs attention. pauses, by `get_group` and `list_groups`: what operators have
-    paused, at most 1,000 and 10 pauses; more_pauses: how many others there are.
+    many, added up; lag, per topic; dead_elsewhere, the dead letters that lag does not count, of deleted topics and of
+    topics that it was removed from; consumers, who works for it with the asked server; redeliveries; hints, a sentence
+    for each thing that needs attention. pauses, by `get_group` and `list_groups`: what operators have paused, at most
+    1,000 and 10 pauses; more_pauses: how many others there are.
     """
 
     name: str
@@ -262,6 +264,7 @@ class Group:
     lite: str = ""
     lite_clients: int = 0
     lite_subscriptions: int = 0
+    dead_elsewhere: tuple[GroupLag, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,8 @@ class Status:
     commit_times: seconds of the server's commits since its start; None from a server that does not tell them.
     storage: the space that the database takes; None from a server that does not tell it.
     servers: those on its Postgres, itself too; none on SQLite, whose file has one server.
+    dead_elsewhere: the dead letters of deleted topics, and of those that a group was removed from, which lag does not
+    count.
     """
 
     version: str
@@ -154,6 +156,7 @@ class Status:
     commit_times: Histogram | None = None
     storage: Storage | None = None
     servers: tuple[KnownServer, ...] = ()
+    dead_elsewhere: tuple[GroupLag, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from popclient.admin import Admin, Consumer, ExponentialBackoff, Group, GroupLag
 from popclient.cli import REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
 from popclient.cli.output import (
+    GONE,
     duration_text,
     fields,
     hint_lines,
@@ -86,9 +87,11 @@ def show(arguments: Namespace) -> int:
         "consumers": list(map(_consumer_document, group.consumers)),
         **picked(group, "lite_clients lite_subscriptions hints"),
         "lag": lag_documents(group.lag),
+        "dead_elsewhere": dead_documents(group.dead_elsewhere),
     }
     consumers = _consumer_table(group.consumers)
-    return report(arguments, document, [*lines, *hint_lines(group.hints), "", *consumers, "", *lag_table(group.lag)])
+    lag = lag_table(group.lag, group.dead_elsewhere)
+    return report(arguments, document, [*lines, *hint_lines(group.hints), "", *consumers, "", *lag])
 
 
 def update(arguments: Namespace) -> int:
@@ -114,20 +117,21 @@ def update(arguments: Namespace) -> int:
 
 def delete(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
-        lag = admin.get_group(arguments.name).lag
-        dead = counted(sum(each.dead_letters for each in lag), "dead letter")
-        if not confirm(
-            arguments,
-            f"deletes consumer group {arguments.name} with its progress in {counted(len(lag), 'topic')} and {dead}",
-        ):
+        group = admin.get_group(arguments.name)
+        dead = sum(each.dead_letters for each in (*group.lag, *group.dead_elsewhere))
+        progress = f"its progress in {counted(len(group.lag), 'topic')}"
+        what = f"deletes consumer group {group.name} with {progress} and {counted(dead, 'dead letter')}"
+        if not confirm(arguments, what):
             return REFUSED
         admin.delete_group(arguments.name)
     return report(arguments, {"name": arguments.name, "deleted": True}, [f"deleted consumer group {arguments.name}"])
 
 
-def lag_table(lag: Sequence[GroupLag]) -> list[str]:
+def lag_table(lag: Sequence[GroupLag], dead_elsewhere: Sequence[GroupLag]) -> list[str]:
+    """Each group in each topic, and after that the dead letters of topics that the group no longer consumes."""
     columns = "group topic ready inflight waiting_retry dead_letters oldest_ready"
-    return table_of(lag, columns, "no group has received from a topic yet")
+    nothing = "no group has received from a topic yet"
+    return table_of([*lag, *dead_elsewhere], columns, nothing, topic=lambda each: each.topic or GONE)
 
 
 def lag_documents(lag: Sequence[GroupLag]) -> list[dict[str, Any]]:
@@ -137,6 +141,13 @@ def lag_documents(lag: Sequence[GroupLag]) -> list[dict[str, Any]]:
             "oldest_ready_at": utc(each.oldest_ready),
         }
         for each in lag
+    ]
+
+
+def dead_documents(dead_elsewhere: Sequence[GroupLag]) -> list[dict[str, Any]]:
+    """The dead letters that are not in the lag; topic null: its topic is deleted."""
+    return [
+        {"group": each.group, "topic": each.topic or None, "dead_letters": each.dead_letters} for each in dead_elsewhere
     ]
 
 

@@ -22,6 +22,7 @@ from popclient.cli import streams
 from popclient.message import MessageView
 
 EXCERPT = 60
+GONE: Final = "(deleted)"
 # Delete, the second set of controls, and those that turn the direction of writing.
 _UNPRINTED = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _UNITS_MS = (("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))

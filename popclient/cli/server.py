@@ -12,7 +12,7 @@ from datetime import timedelta
 from popclient.admin import Admin, Budget, Status, Storage, StoreRepair
 from popclient.cli import OK, REFUSED
 from popclient.cli.arguments import client_config
-from popclient.cli.groups import lag_documents, lag_table
+from popclient.cli.groups import dead_documents, lag_documents, lag_table
 from popclient.cli.output import (
     duration_text,
     fields,
@@ -60,9 +60,10 @@ def status(arguments: Namespace) -> int:
         "storage": asdict(found.storage or Storage()),
         "servers": [{**asdict(each), "last_seen": utc(each.last_seen)} for each in found.servers],
         "lag": lag_documents(found.lag),
+        "dead_elsewhere": dead_documents(found.dead_elsewhere),
     }
     shown = [*lines, *hint_lines(found.hints), *_server_lines(found), *_budget_lines(found.budgets)]
-    return report(arguments, document, [*shown, "", *lag_table(found.lag)])
+    return report(arguments, document, [*shown, "", *lag_table(found.lag, found.dead_elsewhere)])
 
 
 def health(arguments: Namespace) -> int:

@@ -26,7 +26,7 @@ from rich.text import Text
 from popclient.admin import Admin, Status
 from popclient.cli import OK
 from popclient.cli.arguments import UsageError, client_config
-from popclient.cli.output import duration_text, report, visible
+from popclient.cli.output import GONE, duration_text, report, visible
 from popclient.errors import Unreachable
 
 # The states with their colours and shapes, which are the same in the console.
@@ -51,7 +51,8 @@ class TopSample(NamedTuple):
 
 
 class TopRow(NamedTuple):
-    """One group in one topic. Rates are messages per second; None before the second sample."""
+    """One group in one topic; an empty topic: the deleted ones. Rates are messages per second; None before the second
+    sample."""
 
     group: str
     topic: str
@@ -106,7 +107,7 @@ def rows_of(now: TopSample, before: TopSample | None) -> list[TopRow]:
     earlier = {} if before is None else {(each.group, each.namespace, each.topic): each for each in before.status.lag}
     seconds = 0.0 if before is None else (now.status.now - before.status.now).total_seconds()
     rows = []
-    for each in now.status.lag:
+    for each in (*now.status.lag, *now.status.dead_elsewhere):
         was = earlier.get((each.group, each.namespace, each.topic))
         left = each.ready + each.inflight + each.waiting_retry
         rate_in = rate_done = None
@@ -205,7 +206,7 @@ def _columns(width: int) -> list[_TopColumn]:
     }
     return [
         _TopColumn("GROUP", lambda row: visible(row.group), "left"),
-        _TopColumn("TOPIC", lambda row: visible(row.topic), "left", from_width=NARROW),
+        _TopColumn("TOPIC", lambda row: visible(row.topic or GONE), "left", from_width=NARROW),
         *(
             _TopColumn(f"{shape} {name.upper()}" if is_wide else shape, _counted(counts[name]), style=colour)
             for name, shape, colour in STATES
@@ -286,4 +287,4 @@ def _document(row: TopRow) -> dict[str, Any]:
     oldest = None if row.oldest_ready is None else row.oldest_ready // timedelta(milliseconds=1)
     named = row._asdict()
     del named["oldest_ready"]
-    return {**named, "oldest_ready_ms": oldest}
+    return {**named, "topic": row.topic or None, "oldest_ready_ms": oldest}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from popproto.v1 import admin_pb2 as wire
 from popproto.v2 import definition_pb2 as pb
 from popserver.administration.disk import DiskSpace
-from popserver.administration.facts import Lag, MessageState
+from popserver.administration.facts import DeadElsewhere, Lag, MessageState
 from popserver.administration.filter_trial import Match
 from popserver.administration.flow import GroupFacts
 from popserver.administration.holds import Hold, LockedGroup
@@ -122,6 +122,7 @@ def _pause(pause: GroupPause) -> wire.Pause:
 def group_facts(facts: GroupFacts) -> wire.Group:
     answer = group(facts.group)
     answer.lag.extend(map(lag, facts.lag))
+    answer.dead_elsewhere.extend(map(dead_elsewhere, facts.dead_elsewhere))
     answer.consumers.extend(map(_consumer, facts.consumers))
     if facts.redeliveries.deliveries:
         answer.redeliveries.deliveries = facts.redeliveries.deliveries
@@ -160,6 +161,11 @@ def lag(lag: Lag) -> wire.GroupLag:
         stored=lag.stored,
         appended=lag.appended,
     )
+
+
+def dead_elsewhere(dead: DeadElsewhere) -> wire.GroupLag:
+    topic = None if dead.topic is None else convert.as_resource(dead.topic)
+    return wire.GroupLag(group=convert.as_resource(dead.group), topic=topic, dead_letters=dead.letters)
 
 
 def scheduled(found: ScheduledMessage) -> wire.ScheduledMessage:

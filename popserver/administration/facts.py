@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, TextClause, bindparam, func, literal_column, not_, or_, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    TextClause,
+    bindparam,
+    func,
+    literal_column,
+    not_,
+    or_,
+    select,
+    text,
+)
 
 from popserver.catalog import groups as catalog_groups
 from popserver.catalog import topics as catalog_topics
@@ -49,6 +61,17 @@ class Lag(NamedTuple):
     appended: int
     group_id: int
     topic_id: int
+
+
+class DeadElsewhere(NamedTuple):
+    """How many dead letters a group has of a topic in which it has no progress, so that no lag counts them.
+
+    The group was removed from the topic. None: all topics that are deleted.
+    """
+
+    group: Resource
+    topic: Resource | None
+    letters: int
 
 
 class MessageState(NamedTuple):
@@ -114,6 +137,22 @@ def _lag(row: Any, of_topic: Totals) -> Lag:
         row.group_id,
         row.topic_id,
     )
+
+
+def dead_elsewhere(conn: Connection, group_id: int | None, limit: int) -> list[DeadElsewhere]:
+    """The dead letters that the lag does not count, of one group or (None) of all; the first `limit` by group."""
+    if group_id is None:
+        rows = conn.execute(_DEAD_ELSEWHERE, {"limit": limit})
+    else:
+        rows = conn.execute(_DEAD_ELSEWHERE_OF, {"limit": limit, "for_group": group_id})
+    return [
+        DeadElsewhere(
+            Resource(row.group_namespace, row.consumer_group),
+            None if row.topic is None else Resource(row.topic_namespace, row.topic),
+            int(row.letters),
+        )
+        for row in rows
+    ]
 
 
 def _first_groups(conn: Connection, limit: int) -> list[int]:
@@ -199,6 +238,33 @@ def _lag_query(of_topics: str = "") -> TextClause:
 _LAG = _lag_query()
 _LAG_IN_TOPICS = _lag_query("IN :topics").bindparams(bindparam("topics", expanding=True))
 _TOPIC = catalog_topics.EXISTING
+
+
+def _dead_elsewhere(*of_groups: ColumnElement[bool]) -> Select[Any]:
+    """Groups and topics are joined to the counts: there are few of them, however many messages are dead."""
+    counts = dead_letters.counts_by_topic(*of_groups).subquery("counts")
+    consumes = select(CONSUMED.c.topic_id).where(
+        CONSUMED.c.group_id == counts.c.group_id, CONSUMED.c.topic_id == counts.c.origin_topic_id
+    )
+    names = [
+        EXISTING.c.namespace.label("group_namespace"),
+        EXISTING.c.name.label("consumer_group"),
+        _TOPIC.c.namespace.label("topic_namespace"),
+        _TOPIC.c.name.label("topic"),
+    ]
+    return (
+        select(*names, func.sum(counts.c.letters).label("letters"))
+        .join(EXISTING, EXISTING.c.group_id == counts.c.group_id)
+        .outerjoin(_TOPIC, _TOPIC.c.topic_id == counts.c.origin_topic_id)
+        .where(or_(_TOPIC.c.topic_id.is_(None), not_(consumes.exists())))
+        .group_by(*names)
+        .order_by(*names)
+        .limit(bindparam("limit"))
+    )
+
+
+_DEAD_ELSEWHERE = _dead_elsewhere()
+_DEAD_ELSEWHERE_OF = _dead_elsewhere(dead_letters.OF_GROUP)
 # Each topic has a queue with the number 0, in which nearly every group that consumes it has progress.
 _first_queues = (
     select(CONSUMED.c.topic_id)

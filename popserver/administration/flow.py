@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from popserver.administration import facts, filter_trial, find, holds, message_facts, why
-from popserver.administration.facts import Counts, FoundMessage, Lag
+from popserver.administration.facts import Counts, DeadElsewhere, FoundMessage, Lag
 from popserver.administration.filter_trial import SHOWN_DEFAULT, FilterTrial
 from popserver.administration.find import FoundMessages, MessageSearch
 from popserver.administration.holds import Hold, LockedGroups
@@ -57,10 +57,12 @@ GroupPage = tuple[list[Group], dict[int, FirstPauses], int]
 
 
 class GroupFacts(NamedTuple):
-    """A group, its lag in every topic, its consumers on this server, hints for the operator, and its pauses."""
+    """A group, its lag in every topic, its other dead letters, its consumers on this server, hints for the operator,
+    and its pauses."""
 
     group: Group
     lag: list[Lag]
+    dead_elsewhere: list[DeadElsewhere]
     consumers: list[Client]
     redeliveries: Share
     hints: list[str]
@@ -88,6 +90,7 @@ class Status(NamedTuple):
     connected_clients: int
     discarded_transactions: int
     lag: list[Lag]
+    dead_elsewhere: list[DeadElsewhere]
     oldest_overdue_ms: int
     hints: list[str]
     budgets: list[Budget]
@@ -193,13 +196,13 @@ class Administration:
 
     async def group(self, name: Resource) -> GroupFacts:
         check_group(name)
-        group, lag, pauses, lite = await self._reader.read(lambda conn: _group_and_lag(conn, name))
+        group, lag, dead, pauses, lite = await self._reader.read(lambda conn: _group_and_lag(conn, name))
         clients = self._clients
         share = self._redeliveries.share(group.group_id, self._clock.now_ms())
         idle = await self._group_members.idle_hint(name)
         hints = [clients.consumers.disagreement(name), hint(group.name, share), idle]
         consumers = clients.consumers_of(name)
-        return GroupFacts(group, lag, consumers, share, [hint for hint in hints if hint], pauses, lite)
+        return GroupFacts(group, lag, dead, consumers, share, [hint for hint in hints if hint], pauses, lite)
 
     async def groups(self, namespace: str | None, after: Resource | None) -> GroupPage:
         """The next 1,000 groups, likewise, the first 10 pauses of each by group id, and how many groups there are."""
@@ -304,10 +307,11 @@ class Administration:
     async def status(self) -> Status:
         now_ms = self._clock.now_ms()
         high = self._redeliveries.high(now_ms)
-        counts, lag, groups = await self._reader.read(
+        counts, lag, dead, groups = await self._reader.read(
             lambda conn: (
                 facts.counts(conn, now_ms),
                 facts.group_lag(conn, None, PAGE_MAX),
+                facts.dead_elsewhere(conn, None, PAGE_MAX),
                 catalog_facts.groups_by_id(conn, high, HINTS_MAX),
             )
         )
@@ -321,6 +325,7 @@ class Administration:
             connected_clients=len(self._clients),
             discarded_transactions=self._transactions.discarded,
             lag=lag,
+            dead_elsewhere=dead,
             oldest_overdue_ms=0 if counts.next_due_ms is None else max(0, now_ms - counts.next_due_ms),
             hints=[
                 *self._timekeeper.hints(),
@@ -345,11 +350,14 @@ class Administration:
         ]
 
 
-def _group_and_lag(conn: Connection, name: Resource) -> tuple[Group, list[Lag], FirstPauses, LiteGroupFacts]:
+def _group_and_lag(
+    conn: Connection, name: Resource
+) -> tuple[Group, list[Lag], list[DeadElsewhere], FirstPauses, LiteGroupFacts]:
     found = catalog_facts.group(conn, name)
     lag = facts.group_lag(conn, found.group_id, PAGE_MAX)
+    dead = facts.dead_elsewhere(conn, found.group_id, PAGE_MAX)
     pauses = catalog_pauses.pauses_of(conn, [found.group_id], PAGE_MAX)[found.group_id]
-    return found, lag, pauses, lite_group_facts(conn, found)
+    return found, lag, dead, pauses, lite_group_facts(conn, found)
 
 
 def _groups(conn: Connection, namespace: str | None, after: Resource | None) -> GroupPage:

@@ -291,6 +291,7 @@ class AdminMethods:
             connected_clients=now.connected_clients,
             discarded_transactions=now.discarded_transactions,
             lag=map(admin_convert.lag, now.lag),
+            dead_elsewhere=map(admin_convert.dead_elsewhere, now.dead_elsewhere),
             hints=now.hints,
             budgets=map(admin_convert.budget, now.budgets),
             commit_times=admin_convert.histogram(self._commits),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, func, insert, or_, select, update
 
 from popserver.catalog import groups
 from popserver.database.newest import newest, unindexed
@@ -71,6 +71,13 @@ def of_copies(conn: Connection, copy_keys: Collection[int]) -> dict[int, DeadLet
 def count(conn: Connection) -> int:
     """How many messages are dead letters of existing groups now."""
     return conn.execute(_COUNT).scalar_one()
+
+
+def counts_by_topic(*wanted: ColumnElement[bool]) -> Select[tuple[int, int, int]]:
+    """How many messages are dead letters now, as `letters`, by the ids of their group and topic."""
+    columns = dead_letter.c.group_id, dead_letter.c.origin_topic_id
+    counted = select(*columns, func.count().label("letters"))
+    return counted.where(dead_letter.c.redrive_state.is_(None), *wanted).group_by(*columns)
 
 
 class NewLetters(NamedTuple):
@@ -145,7 +152,7 @@ def forget_copies(conn: Connection, first: int, end: int) -> int:
 
 # The index `dead_letter_of_group` finds the pages of a group, `dead_letter_once` the dead letter of a message in a
 # group, and `dead_letter_copy` the dead letter of a copy.
-_OF_GROUP = dead_letter.c.group_id == bindparam("for_group")
+OF_GROUP = dead_letter.c.group_id == bindparam("for_group")
 _IDS = rows_parameter("ids", "dead_letter_id")
 _HAS_ID = dead_letter.c.dead_letter_id.in_(select(_IDS.c.dead_letter_id))
 # What a redrive records of the dead letters with the ids of the parameter `ids`.
@@ -154,7 +161,7 @@ RECORDED = select(*_COLUMNS[:-2]).where(_HAS_ID).subquery("letter")
 _ROWS = select(*_COLUMNS)
 _FOLLOWING = RowStatement(
     DeadLetterRow,
-    _ROWS.where(_OF_GROUP, dead_letter.c.dead_letter_id > bindparam("after"))
+    _ROWS.where(OF_GROUP, dead_letter.c.dead_letter_id > bindparam("after"))
     .order_by(dead_letter.c.dead_letter_id)
     .limit(bindparam("limit")),
 )
@@ -164,7 +171,7 @@ _IN_ORDER = unindexed(dead_letter.c.dead_letter_id)
 _OF_IDS = _ROWS.where(_HAS_ID, unindexed(dead_letter.c.group_id) == bindparam("for_group")).order_by(_IN_ORDER)
 _NAMED = RowStatement(DeadLetterRow, _OF_IDS)
 _LOCK = RowStatement(DeadLetterRow, _OF_IDS.with_for_update(skip_locked=True))
-_NEWEST = select(func.max(dead_letter.c.dead_letter_id)).where(_OF_GROUP)
+_NEWEST = select(func.max(dead_letter.c.dead_letter_id)).where(OF_GROUP)
 # A range backward, for which only `dead_letter_once` has the order. With an equality Postgres may take another index,
 # and read all dead letters of the group.
 _OF_MESSAGE = RowStatement(
@@ -172,7 +179,7 @@ _OF_MESSAGE = RowStatement(
     newest(dead_letter, *_COLUMNS, group_id=bindparam("for_group"), origin_key=bindparam("for_origin")),
 )
 _ORIGINS = rows_parameter("origins", "origin_key")
-_OF_ORIGINS = _ROWS.where(_OF_GROUP, dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key)))
+_OF_ORIGINS = _ROWS.where(OF_GROUP, dead_letter.c.origin_key.in_(select(_ORIGINS.c.origin_key)))
 _OF_MESSAGES = RowStatement(DeadLetterRow, _OF_ORIGINS)
 _LOCK_OF_MESSAGES = RowStatement(DeadLetterRow, _OF_ORIGINS.order_by(_IN_ORDER).with_for_update())
 _COPIES = rows_parameter("copies", "copy_key")
@@ -207,7 +214,7 @@ _MARK_REDRIVEN = (
 _LOCK_TO_RESET = (
     select(dead_letter.c.dead_letter_id)
     .where(
-        _OF_GROUP,
+        OF_GROUP,
         dead_letter.c.dead_letter_id > bindparam("after"),
         dead_letter.c.origin_key >= bindparam("first"),
         dead_letter.c.origin_key < bindparam("end"),

@@ -76,6 +76,35 @@ def test_status(shell: Shell, dead: list[str]) -> None:
     assert lines[-1].split()[:6] == ["counters", "flights", "1", "0", "0", "2"]
 
 
+@pytest.mark.usefixtures("dead")
+def test_every_table_counts_the_dead_letters_of_deleted_topics(shell: Shell) -> None:
+    shell.ok("topic", "create", "trains", "--queues", "1")
+    shell.ok("message", "send", "trains", "late")
+    shell.ok("message", "receive", "trains", "--group", "counters", "--wait", "1s")
+    shell.broker.clock.advance("31s")
+    shell.ok("topic", "delete", "flights", "--yes")
+    shell.ok("group", "create", "others")
+
+    status, shown = shell.json("status"), shell.json("group", "show", "counters")
+    assert status["dead_letters"] == 3
+    for document in (status, shown):
+        assert [(each["topic"], each["dead_letters"]) for each in document["lag"]] == [("trains", 1)]
+        assert document["dead_elsewhere"] == [{"group": "counters", "topic": None, "dead_letters": 2}]
+    for said in (shell.ok("status"), shell.ok("group", "show", "counters")):
+        *_, alive, deleted = said.lines
+        assert (alive.split()[1:6], deleted.split()) == (
+            ["trains", "0", "0", "0", "1"],
+            ["counters", "(deleted)", "0", "0", "0", "2"],
+        )
+    assert shell.json("group", "show", "others")["dead_elsewhere"] == []
+    rows = shell.json("top", "--once", "--sort", "d")
+    assert [(row["topic"], row["dlq"]) for row in rows] == [(None, 2), ("trains", 1)]
+    assert "(deleted)" in shell.ok("top", "--once").out
+    assert "deletes 3 dead letters of counters" in shell("dlq", "purge", "--group", "counters").err
+    said = shell("group", "delete", "counters").err
+    assert "deletes consumer group counters with its progress in 1 topic and 3 dead letters" in said
+
+
 def test_the_status_shows_the_space_of_the_database(shell: Shell) -> None:
     """The server of these tests is in memory."""
     storage = shell.json("status")["storage"]

@@ -12,9 +12,10 @@ from typing import Any
 from popclient.admin import Admin, DeadLetter, DeadLetterSelection
 from popclient.cli import REFUSED
 from popclient.cli.arguments import PROPERTY, confirm, counted
-from popclient.cli.dead_letters.selection import GONE, UserFunction, admin_of, selection_of
+from popclient.cli.dead_letters.selection import UserFunction, admin_of, selection_of
 from popclient.cli.messages import in_any_case
 from popclient.cli.output import (
+    GONE,
     ProgressLog,
     body_lines,
     excerpt,

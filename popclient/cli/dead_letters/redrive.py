@@ -12,8 +12,8 @@ from popclient.admin.pace import Pace
 from popclient.admin.requests import new_plan_id
 from popclient.cli import INTERRUPTED
 from popclient.cli.arguments import UsageError
-from popclient.cli.dead_letters.selection import GONE, UserFunction, admin_of, given_options, selection_of
-from popclient.cli.output import ProgressLog, fields, picked, report, table, table_of
+from popclient.cli.dead_letters.selection import UserFunction, admin_of, given_options, selection_of
+from popclient.cli.output import GONE, ProgressLog, fields, picked, report, table, table_of
 from popclient.errors import PopError
 
 _DRY_COLUMNS: Final = "id message_id from target change reason"

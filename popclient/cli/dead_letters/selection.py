@@ -15,7 +15,6 @@ from popclient.admin import Admin, DeadLetter, DeadLetterSelection
 from popclient.cli.arguments import UsageError, client_config
 from popclient.errors import PopError
 
-GONE: Final = "(deleted)"
 # A step over many dead letters may take long. A server that is not there is still reported early.
 PATIENCE_S: Final = 60.0
 

@@ -402,6 +402,7 @@ class Group(_message.Message):
     LITE_FIELD_NUMBER: _builtins.int
     LITE_CLIENTS_FIELD_NUMBER: _builtins.int
     LITE_SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
+    DEAD_ELSEWHERE_FIELD_NUMBER: _builtins.int
     max_attempts: _builtins.int
     """the first delivery included"""
     consume_from: _builtins.str
@@ -454,6 +455,10 @@ class Group(_message.Message):
     def pauses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pause]:
         """only in GetGroup, at most 1,000, and in ListGroups, at most 10 of a group"""
 
+    @_builtins.property
+    def dead_elsewhere(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupLag]:
+        """only in GetGroup: the dead letters that `lag` does not count"""
+
     def __init__(
         self,
         *,
@@ -475,10 +480,11 @@ class Group(_message.Message):
         lite: _builtins.str = ...,
         lite_clients: _builtins.int = ...,
         lite_subscriptions: _builtins.int = ...,
+        dead_elsewhere: _abc.Iterable[Global___GroupLag] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "redeliveries", b"redeliveries"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "lite", b"lite", "lite_clients", b"lite_clients", "lite_subscriptions", b"lite_subscriptions", "max_attempts", b"max_attempts", "mode", b"mode", "more_pauses", b"more_pauses", "pauses", b"pauses", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consume_from", b"consume_from", "consumers", b"consumers", "created_at", b"created_at", "dead_elsewhere", b"dead_elsewhere", "exponential_retry", b"exponential_retry", "fifo_retry_interval", b"fifo_retry_interval", "group", b"group", "hints", b"hints", "history", b"history", "lag", b"lag", "lite", b"lite", "lite_clients", b"lite_clients", "lite_subscriptions", b"lite_subscriptions", "max_attempts", b"max_attempts", "mode", b"mode", "more_pauses", b"more_pauses", "pauses", b"pauses", "redeliveries", b"redeliveries", "retry_intervals", b"retry_intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -607,7 +613,9 @@ Global___Redeliveries: _TypeAlias = Redeliveries  # noqa: Y015
 
 @_typing.final
 class GroupLag(_message.Message):
-    """A group's lag in one topic, in messages."""
+    """A group's lag in one topic, in messages. In `dead_elsewhere` it has only dead letters: those of a topic that the group
+    was removed from, and together, without a topic, those of deleted topics.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -4328,6 +4336,7 @@ class GetStatusResponse(_message.Message):
     COMMIT_TIMES_FIELD_NUMBER: _builtins.int
     STORAGE_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
+    DEAD_ELSEWHERE_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     store: _builtins.str
     """the database URL, without its password"""
@@ -4373,6 +4382,10 @@ class GetStatusResponse(_message.Message):
     def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Server]:
         """those on this Postgres; none on SQLite, whose file has one server"""
 
+    @_builtins.property
+    def dead_elsewhere(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupLag]:
+        """the dead letters that `lag` does not count"""
+
     def __init__(
         self,
         *,
@@ -4398,10 +4411,11 @@ class GetStatusResponse(_message.Message):
         commit_times: Global___Histogram | None = ...,
         storage: Global___Storage | None = ...,
         servers: _abc.Iterable[Global___Server] | None = ...,
+        dead_elsewhere: _abc.Iterable[Global___GroupLag] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["commit_times", b"commit_times", "now", b"now", "oldest_overdue", b"oldest_overdue", "started_at", b"started_at", "status", b"status", "storage", b"storage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "budgets", b"budgets", "commit_times", b"commit_times", "connected_clients", b"connected_clients", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "servers", b"servers", "started_at", b"started_at", "status", b"status", "storage", b"storage", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended", b"appended", "budgets", b"budgets", "commit_times", b"commit_times", "connected_clients", b"connected_clients", "dead_elsewhere", b"dead_elsewhere", "dead_letters", b"dead_letters", "discarded_transactions", b"discarded_transactions", "durability", b"durability", "groups", b"groups", "hints", b"hints", "lag", b"lag", "messages", b"messages", "now", b"now", "oldest_overdue", b"oldest_overdue", "parked_polls", b"parked_polls", "schema_revision", b"schema_revision", "servers", b"servers", "started_at", b"started_at", "status", b"status", "storage", b"storage", "store", b"store", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
