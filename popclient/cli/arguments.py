@@ -29,6 +29,9 @@ PROPERTY = "property:"
 _RESOURCE_KINDS = ("topic", "group")
 
 
+TIMES: Final = "2026-11-20T10:00 (local time of this shell), 2026-11-20T10:00+01:00, or 2h for 2 hours ago"
+
+
 class UsageError(Exception):
     """The arguments do not fit together; the sentence gives the reason."""
 
@@ -84,14 +87,15 @@ _EXPONENTIAL: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def position(written: str) -> str | datetime:
-    """`beginning`, `end`, or a time such as `2026-11-20T10:00`, by default in the time zone of this machine."""
+    """`beginning`, `end`, or a `moment`."""
     if written.upper() in _EDGES:
         return written.upper()
     try:
-        return datetime.fromisoformat(written).astimezone()
-    except (ValueError, OverflowError):
+        return moment(written)
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            f"'{written}' is not a valid position; write beginning, end, 2026-11-20T10:00 or 2026-11-20T10:00+01:00"
+            f"'{written}' is not a valid position; write beginning, end, 2026-11-20T10:00, 2026-11-20T10:00+01:00, or a"
+            " duration ago: 30m, 2h, 3d"
         ) from None
 
 

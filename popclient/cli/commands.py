@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from popclient.cli.arguments import actions as actions_named
 from popclient.cli.arguments import (
+    TIMES,
     add_actions,
     add_command,
     add_max,
@@ -20,6 +20,7 @@ from popclient.cli.arguments import (
     retry_intervals,
     secret_source,
 )
+from popclient.cli.arguments import actions as actions_named
 from popclient.cli.dead_letters.commands import add_dlq
 from popclient.cli.mirroring.commands import add_mirror, add_mirrors
 from popclient.cli.moving.commands import add_move
@@ -136,7 +137,7 @@ def _add_progress(actions: Any) -> None:
         actions, "reset", "move a group to another offset; see --dry-run", "progress:reset", "group", "topic"
     )
     where = reset.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to", type=position, metavar="POSITION", help="beginning, end, or a time: 2026-11-20T10:00")
+    where.add_argument("--to", type=position, metavar="POSITION", help=f"beginning, end, or a time: {TIMES}")
     where.add_argument("--offset", type=number(0, OFFSET_MAX), metavar="N", help="an offset; with --queue")
     reset.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="only in this queue (all)")
     reset.add_argument("--dry-run", action="store_true", help="show the result without changing anything")
@@ -221,9 +222,7 @@ def _add_message(actions: Any) -> None:
     find.add_argument("--tag", help="its tag")
     find.add_argument("--lite-topic", metavar="NAME", help="its lite topic")
     find.add_argument("--where", default="", metavar="EXPRESSION", help="a SQL filter on properties, such as 'a > 3'")
-    find.add_argument(
-        "--since", type=moment, metavar="TIME", help="stored since this time: 2026-11-20T10:00, or 2h ago: 2h"
-    )
+    find.add_argument("--since", type=moment, metavar="TIME", help=f"stored since this time: {TIMES}")
     find.add_argument("--until", type=moment, metavar="TIME", help="stored before this time, in the same form")
     find.add_argument("--max", type=number(1, SHOWN_MAX), default=10, metavar="N", help="at most this many (10)")
     find.add_argument("--page", default="", help="continue an earlier search: its last line has the page")

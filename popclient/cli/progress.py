@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,15 +66,35 @@ def reset(arguments: Namespace) -> int:
                 force=arguments.force,
             )
 
+        what = f"{arguments.group} in {arguments.topic} to {_goal(to, arguments.queue)}"
         if not (arguments.dry_run or arguments.yes) and not confirm(
-            arguments, f"moves {arguments.group} in {arguments.topic}: {_consequences(move(dry_run=True))}"
+            arguments, f"moves {what}: {_consequences(move(dry_run=True))}"
         ):
             return REFUSED
         moved = move(dry_run=arguments.dry_run)
-    lines = moved_table(moved)
+    ends = [f"moved {what}"]
     if arguments.dry_run:
-        lines += ["", "nothing has changed; run it without --dry-run to change it"]
-    return report(arguments, {"dry_run": arguments.dry_run, "moved": moved_documents(moved)}, lines)
+        ends = [
+            f"this moves {what}: {_consequences(moved)}",
+            "nothing has changed; run it without --dry-run to change it",
+        ]
+    document = {"dry_run": arguments.dry_run, "moved": moved_documents(moved)}
+    return report(arguments, document, [*moved_table(moved), "", *ends])
+
+
+def _goal(to: str | datetime | int, queue: int | None) -> str:
+    """Where a reset goes, in words. A moment is in UTC, so that a zone that was meant otherwise is noticed."""
+    if isinstance(to, int):
+        return f"offset {to} of queue {queue}"
+    if isinstance(to, datetime):
+        name = to.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        is_ahead = to > datetime.now(UTC)
+        return f"{name}{', which is in the future, so to the end' if is_ahead else ''}{_of_queue(queue)}"
+    return f"the {to.lower()}{_of_queue(queue)}"
+
+
+def _of_queue(queue: int | None) -> str:
+    return "" if queue is None else f" of queue {queue}"
 
 
 def _consequences(moved: Sequence[MovedOffset]) -> str:

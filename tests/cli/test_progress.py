@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -53,7 +55,8 @@ def test_reset_goes_anywhere_and_says_from_where(shell: Shell) -> None:
     assert tried["dry_run"]
     assert [(each["from_offset"], each["to_offset"]) for each in tried["moved"]] == [(4, 5), (None, 5)]
     assert shell.json("group", "lag", "reports")["queues"][0]["offset"] == 4, "nothing is changed"
-    headings, *rows = shell.ok("group", "reset", "reports", "flights", "--to", "beginning", "--yes").lines
+    headings, *rows, empty, said = shell.ok("group", "reset", "reports", "flights", "--to", "beginning", "--yes").lines
+    assert (empty, said) == ("", "moved reports in flights to the beginning")
     assert headings.split() == ["TOPIC", "QUEUE", "FROM", "TO"]
     assert [each.split() for each in rows] == [["flights", "0", "4", "0"], ["flights", "1", "none", "0"]]
     shell.ok("group", "reset", "reports", "flights", "--offset", "3", "--queue", "1", "--yes")
@@ -61,6 +64,54 @@ def test_reset_goes_anywhere_and_says_from_where(shell: Shell) -> None:
     assert [each["offset"] for each in shell.json("group", "lag", "reports")["queues"]] == [5, 3]
     shell.ok("group", "reset", "reports", "flights", "--to", "2020-11-20T10:00", "--yes")
     assert [each["offset"] for each in shell.json("group", "lag", "reports")["queues"]] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("position", "counts"),
+    [
+        (
+            "2020-01-01T10:00:05+01:00",
+            "2020-01-01T09:00:05Z: 4 messages of 2 queues will be delivered again, 0 messages",
+        ),
+        (
+            "2100-01-01T00:00",
+            "2099-12-31T22:00:00Z, which is in the future, so to the end:"
+            " 0 messages of 2 queues will be delivered again, 6 messages",
+        ),
+        ("end", "the end: 0 messages of 2 queues will be delivered again, 6 messages"),
+    ],
+)
+def test_a_dry_run_says_what_the_question_says(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, position: str, counts: str
+) -> None:
+    """And which moment it understood; a time without a zone is local."""
+    monkeypatch.setenv("TZ", "Europe/Helsinki")
+    time.tzset()
+    try:
+        consume(shell)
+        words = ("group", "reset", "reports", "flights", "--to", position)
+        *_, sentence, nothing = shell.ok(*words, "--dry-run").lines
+        asked = shell(*words)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert sentence == f"this moves reports in flights to {counts} will not be delivered, and holds and retries end"
+    assert nothing == "nothing has changed; run it without --dry-run to change it"
+    assert asked.status == 2
+    assert sentence in asked.err
+
+
+def test_a_reset_goes_to_a_duration_ago_or_to_an_offset(shell: Shell) -> None:
+    """The clock of the server stands in 2025, so all its messages are older than that by the shell's clock."""
+    words = ("group", "reset", "reports", "flights", "--force")
+    before = datetime.now(UTC) - timedelta(hours=2, seconds=1)
+    said = shell.ok(*words, "--to", "2h", "--yes").lines[-1]
+    moment = datetime.fromisoformat(said.removeprefix("moved reports in flights to "))
+    assert before <= moment <= before + timedelta(seconds=60)
+    assert [each["offset"] for each in shell.json("group", "lag", "reports")["queues"]] == [5, 5]
+    moved = shell.ok(*words, "--offset", "3", "--queue", "1", "--yes").lines[-1]
+    assert moved == "moved reports in flights to offset 3 of queue 1"
+    assert "to the beginning of queue 0: 5 mess" in shell(*words, "--to", "beginning", "--queue", "0").err
 
 
 @pytest.mark.parametrize(

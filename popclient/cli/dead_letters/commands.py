@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from popclient.cli.arguments import add_command, add_max, add_yes, classifier, moment, number, numbers, rate
+from popclient.cli.arguments import TIMES, add_command, add_max, add_yes, classifier, moment, number, numbers, rate
 
 ID_MAX: Final = 2**63 - 1
 SHOWN_MAX: Final = 1_000_000
@@ -98,7 +98,7 @@ def _add_selection(parser: argparse.ArgumentParser, *, needed: bool = True) -> N
         dest="dead_from",
         type=moment,
         metavar="WHEN",
-        help="only those that died at this time or later: 2026-11-20T10:00, or a duration ago such as 2h",
+        help=f"only those that died at this time or later: {TIMES}",
     )
     parser.add_argument(
         "--until", dest="dead_until", type=moment, metavar="WHEN", help="only those that died before this time"
