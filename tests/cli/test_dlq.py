@@ -207,7 +207,7 @@ def test_what_a_dry_run_shows(shell: Shell, dead: list[str]) -> None:
 @pytest.mark.user("U21")
 def test_what_was_sent_back_is_on_record(shell: Shell, dead: list[str]) -> None:
     said = told(shell("dlq", "redrive", "--group", "counters", "--topic", "flights", "--reason", "mended"))
-    assert said.out.endswith(": 5 sent back, 0 skipped, 0 left\n")
+    assert said.out.endswith(": 5 sent back, 0 skipped, 0 not sent yet\n")
     [plan] = shell.json("dlq", "plans", "--group", "counters")
     assert (plan["group"], plan["state"], plan["redriven"], plan["reason"]) == ("counters", "DONE", 5, "mended")
     assert shell.ok("dlq", "plans").lines[1].split()[:3] == [plan["plan_id"], "counters", "DONE"]
@@ -218,7 +218,8 @@ def test_what_was_sent_back_is_on_record(shell: Shell, dead: list[str]) -> None:
         ("REDRIVEN", "COMMIT", "flights")
     }
     lines = shell.ok("dlq", "plan", plan["plan_id"], "--max", "3").lines
-    assert "state     DONE" in lines
+    assert "state         DONE" in lines
+    assert "sent back     5" in lines
     assert lines[-1] == "… and 2 more; --max shows them"
 
 
@@ -245,7 +246,11 @@ def test_to_another_topic(shell: Shell, dead: list[str]) -> None:
 def test_the_rest_of_a_cancelled_plan_stays(shell: Shell, dead: list[str]) -> None:
     plan_id = shell.json("dlq", "redrive", "--group", "counters", "--dry-run")["plan_id"]
     cancelled = shell.ok("dlq", "cancel", plan_id)
-    assert cancelled.lines == [f"plan {plan_id} is CANCELLED: 0 were sent back, the other messages stay dead letters"]
+    assert cancelled.lines == [f"plan {plan_id} is CANCELLED: 0 sent back, 0 skipped, 5 stay dead"]
+    assert "not sent yet  5" in shell.ok("dlq", "plan", plan_id).lines
+    headings, row = shell.ok("dlq", "plans").lines
+    assert headings.split()[3:9] == ["SENT", "BACK", "SKIPPED", "NOT", "SENT", "YET"]
+    assert row.split()[2:6] == ["CANCELLED", "0", "0", "5"]
     said = shell("dlq", "redrive", "--plan", plan_id)
     assert (said.status, received(shell), len(listed(shell))) == (1, [], 5), said
 
@@ -266,13 +271,15 @@ def test_repaired_sent_back_or_left(shell: Shell, dead: list[str]) -> None:
         (dead[3], "REPAIR body,keys,properties"),
         (dead[4], "LEFT"),
     ]
-    assert "3 repaired, 1 as they are, 1 left; nothing was sent" in shell.ok(*words, "--dry-run", "--max", "1").out
+    *rows, _, ends = shell.ok(*words, "--dry-run").lines
+    assert ends == "3 would be sent back repaired, 1 without a change, 1 stays dead; nothing was sent"
+    assert "stays dead" in rows[-1]
     assert shell.json("dlq", "plans") == []
     done = told(shell("--json", *words)).document
     assert (done["redriven"], done["skipped"], done["left"]) == (4, 0, 1)
     assert listed(shell) == [dead[4]]
-    again = told(shell("--json", *words, "--plan", done["plan_id"])).document
-    assert (again["redriven"], again["left"]) == (0, 1)
+    again = told(shell(*words, "--plan", done["plan_id"]))
+    assert again.out == f"plan {done['plan_id']}: 0 sent back, 0 skipped, 1 stays dead\n"
     got = shell.json("message", "receive", "flights", "--group", "counters", "--wait", "0s")
     mended = {each["body"]: each for each in got}
     assert sorted(mended) == ["flight 0!", "flight 1", "flight 2!", "flight 3!"]

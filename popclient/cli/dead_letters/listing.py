@@ -79,8 +79,8 @@ def purge(arguments: Namespace) -> int:
             if not confirm(arguments, what):
                 return REFUSED
         progress_log = ProgressLog()
-        purged = admin.purge_dead_letters(selection, told=lambda so_far: progress_log.progress(f"{so_far} removed"))
-    lines = [f"removed {purged} dead letters of {arguments.group}"]
+        purged = admin.purge_dead_letters(selection, told=lambda so_far: progress_log.progress(f"{so_far:,} removed"))
+    lines = [f"removed {counted(purged, 'dead letter')} of {arguments.group}"]
     return report(arguments, {"group": arguments.group, "purged": purged}, lines)
 
 

@@ -11,7 +11,7 @@ from popclient.admin import Admin, DeadLetter, Redrive, RedriveOrder, RedrivePla
 from popclient.admin.pace import Pace
 from popclient.admin.requests import new_plan_id
 from popclient.cli import INTERRUPTED
-from popclient.cli.arguments import UsageError
+from popclient.cli.arguments import UsageError, counted
 from popclient.cli.dead_letters.selection import UserFunction, admin_of, given_options, selection_of
 from popclient.cli.output import GONE, ProgressLog, fields, picked, report, table, table_of
 from popclient.errors import PopError
@@ -46,8 +46,16 @@ def redrive(arguments: Namespace) -> int:
 def list_plans(arguments: Namespace) -> int:
     with admin_of(arguments) as admin:
         plans = admin.redrive_plans(arguments.group)
-    columns = "plan group state planned redriven skipped target reason by created"
-    lines = table_of(plans, columns, "no redrive plans", plan="plan_id", by="created_by", created="created_at")
+    lines = table_of(
+        plans,
+        "plan group state sent_back skipped not_sent_yet target reason by created",
+        "no redrive plans",
+        plan="plan_id",
+        sent_back="redriven",
+        not_sent_yet="planned",
+        by="created_by",
+        created="created_at",
+    )
     return report(arguments, list(map(plan_document, plans)), lines)
 
 
@@ -62,8 +70,16 @@ def show_plan(arguments: Namespace) -> int:
 def cancel(arguments: Namespace) -> int:
     with admin_of(arguments) as admin:
         plan = admin.cancel_redrive(arguments.plan)
-    line = f"plan {plan.plan_id} is {plan.state}: {plan.redriven} were sent back, the other messages stay dead letters"
+    line = f"plan {plan.plan_id} is {plan.state}: {_done(plan)}, {_stay_dead(plan.planned)}"
     return report(arguments, plan_document(plan), [line])
+
+
+def _done(plan: RedrivePlan | Tally) -> str:
+    return f"{plan.redriven:,} sent back, {plan.skipped:,} skipped"
+
+
+def _stay_dead(count: int) -> str:
+    return f"{count:,} {'stays' if count == 1 else 'stay'} dead"
 
 
 def redrive_table(plan: RedrivePlan, shown: Sequence[Redrive], *, dry_run: bool = False) -> list[str]:
@@ -148,11 +164,11 @@ def _show_dry_run(arguments: Namespace, admin: Admin, plan: RedrivePlan) -> int:
 
 
 def _run(arguments: Namespace, admin: Admin, plan: RedrivePlan, progress_log: ProgressLog) -> int:
-    progress_log.write(f"plan {plan.plan_id}: {plan.planned} dead letters of {plan.group} to send back")
+    progress_log.write(f"plan {plan.plan_id}: {counted(plan.planned, 'dead letter')} of {plan.group} to send back")
     for step in admin.run_redrive(plan.plan_id, rate=arguments.rate) if plan.planned else ():
         plan = step.plan
-        progress_log.progress(f"{plan.redriven} sent back, {plan.skipped} skipped, {plan.planned} left")
-    line = f"plan {plan.plan_id}: {plan.redriven} sent back, {plan.skipped} skipped, {plan.planned} left"
+        progress_log.progress(f"{_done(plan)}, {plan.planned:,} not sent yet")
+    line = f"plan {plan.plan_id}: {_done(plan)}, {plan.planned:,} not sent yet"
     if plan.skipped:
         line += f"; why: popmq dlq plan {plan.plan_id}"
     return report(arguments, plan_document(plan), [line])
@@ -173,9 +189,9 @@ def _plan_lines(plan: RedrivePlan) -> list[str]:
             ("reason", plan.reason),
             ("by", plan.created_by),
             ("created", plan.created_at),
-            ("left", plan.planned),
-            ("redriven", plan.redriven),
+            ("sent back", plan.redriven),
             ("skipped", plan.skipped),
+            ("not sent yet", plan.planned),
         ]
     )
 
@@ -217,7 +233,7 @@ class Tally:
         self.left = 0
 
     def __str__(self) -> str:
-        return f"{self.redriven} sent back, {self.skipped} skipped, {self.left} unchanged"
+        return f"{_done(self)}, {_stay_dead(self.left)}"
 
 
 def redrive_repaired(arguments: Namespace, admin: Admin, plan_id: str, progress_log: ProgressLog) -> int:
@@ -285,7 +301,7 @@ def _show(arguments: Namespace, judged: Iterable[Repaired]) -> int:
             each.letter.origin_message_id,
             each.letter.topic or GONE,
             "" if each.repair is None else target,
-            each.change,
+            "stays dead" if each.repair is None else each.change,
             each.letter.reason,
         )
         for each in shown
@@ -293,7 +309,10 @@ def _show(arguments: Namespace, judged: Iterable[Repaired]) -> int:
     lines = table(["id", "message id", "from", "target", "change", "dead because"], rows, "nothing to send back")
     if (more := sum(counts.values()) - len(shown)) > 0:
         lines.append(f"… and {more} more; --max shows them")
-    ends = f"{counts['REPAIR']} repaired, {counts['NONE']} as they are, {counts[LEFT]} left; nothing was sent"
+    ends = (
+        f"{counts['REPAIR']:,} would be sent back repaired, {counts['NONE']:,} without a change,"
+        f" {_stay_dead(counts[LEFT])}; nothing was sent"
+    )
     document = {
         "dry_run": True,
         "group": arguments.group,
