@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
+from typing import Any, Final
 
 from popclient.admin import Admin, LiteTopicGroup, Topic
 from popclient.cli import REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
 from popclient.cli.output import duration_text, fields, picked, report, table_of
+
+NAMED_GROUPS: Final = 3  # in the question before a topic is deleted
 
 
 def create(arguments: Namespace) -> int:
@@ -93,11 +95,27 @@ def reopen(arguments: Namespace) -> int:
 
 def delete(arguments: Namespace) -> int:
     with Admin(client_config(arguments)) as admin:
-        messages = admin.get_topic(arguments.name).message_count
-        if not confirm(arguments, f"deletes topic {arguments.name} with {counted(messages, 'message')}"):
+        if not arguments.yes and not confirm(arguments, _deletion(admin, admin.get_topic(arguments.name))):
             return REFUSED
         admin.delete_topic(arguments.name)
     return report(arguments, {"name": arguments.name, "deleted": True}, [f"deleted topic {arguments.name}"])
+
+
+def _deletion(admin: Admin, topic: Topic) -> str:
+    """What the deletion removes, and which groups have messages left there."""
+    left = {
+        each.group: each.ready + each.inflight + each.waiting_retry
+        for each in admin.status().lag
+        if (each.topic, each.namespace) == (topic.name, topic.namespace)
+    }
+    what = f"deletes topic {topic.name} with {counted(topic.message_count, 'message')}"
+    behind = sorted(((count, group) for group, count in left.items() if count), key=lambda each: (-each[0], each[1]))
+    if not behind:
+        return what
+    named = ", ".join(f"{group} ({count:,})" for count, group in behind[:NAMED_GROUPS])
+    more = len(behind) - NAMED_GROUPS
+    others = f" and {counted(more, 'more group')}" if more > 0 else ""
+    return f"{what}, not yet consumed by {named}{others}"
 
 
 def _lite_fields(topic: Topic) -> list[tuple[str, object]]:

@@ -23,7 +23,11 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "topic delete": Case(("topic", "delete", "flights"), "deletes topic flights with 4 messages", ("topic", "list")),
+    "topic delete": Case(
+        ("topic", "delete", "flights"),
+        "deletes topic flights with 4 messages, not yet consumed by readers (4)",
+        ("topic", "list"),
+    ),
     "group delete": Case(
         ("group", "delete", "workers"),
         "deletes consumer group workers with its progress in 1 topic and 0 dead letters",
@@ -31,7 +35,7 @@ CASES = {
     ),
     "group reset": Case(
         ("group", "reset", "workers", "flights", "--to", "beginning"),
-        "moves workers in flights: 4 messages of 1 queue will be delivered again, 0 messages will not be delivered",
+        "moves workers in flights to the beginning: 4 messages of 1 queue will be delivered again, 0 messages will not",
         ("group", "lag", "workers"),
     ),
     "group skip": Case(
@@ -115,6 +119,24 @@ def test_it_says_what_it_will_do_and_asks(shell: Shell, filled: dict[str, str], 
     assert shell(*words, stdin=b"y\n", terminal=True).status == 0
     if name != "acl user rotate":  # a secret is not listed
         assert shell.json(*case.state) != before
+
+
+def test_the_question_before_a_topic_goes_names_three_groups_at_most(shell: Shell) -> None:
+    shell.ok("topic", "create", "trains", "--queues", "1")
+    for group in ("done", "most", "c", "a", "b", "d"):
+        shell.ok("group", "create", group)
+        shell.ok("message", "receive", "trains", "--group", group, "--wait", "0s")
+    assert shell("topic", "delete", "trains").err.startswith("popmq: this deletes topic trains with 0 messages; it")
+    shell.ok("message", "send", "trains", "x", "--count", "1200")
+    with Admin(shell.endpoint) as admin:
+        admin.reset_offsets("done", "trains", "END")
+        for group in ("a", "b", "c", "d"):
+            admin.reset_offsets(group, "trains", 1_197, queue_id=0)
+    shell.ok("message", "receive", "trains", "--group", "a", "--max", "3", "--ack")
+    shell.ok("message", "receive", "trains", "--group", "b", "--max", "2")
+    assert "1,200 messages, not yet consumed by most (1,200), b (3), c (3) and 1 more group; it" in (
+        shell("topic", "delete", "trains").err
+    )
 
 
 def test_every_command_that_asks_is_here() -> None:
