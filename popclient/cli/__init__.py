@@ -121,7 +121,12 @@ def _extra_of(arguments: argparse.Namespace, missing: ModuleNotFoundError) -> st
 
 
 def _needs(command: str, extra: str) -> str:
-    return f"'{command}' needs more than the client: pip install 'popmq[{extra}]'"
+    return f"'{command}' needs the extra {extra} of PopMQ: {_install(extra)}"
+
+
+def _install(extra: str) -> str:
+    """PopMQ is not on PyPI, so its extras come from a checkout, as in README.md."""
+    return f"pip install '.[{extra}]' in a checkout"
 
 
 def _add_missing(commands: Any, extra: str, missing: ModuleNotFoundError) -> None:
@@ -131,7 +136,7 @@ def _add_missing(commands: Any, extra: str, missing: ModuleNotFoundError) -> Non
         return _fail(_needs(arguments.command, extra), REFUSED)
 
     for name in COMMANDS_OF.get(extra, ()):
-        command = commands.add_parser(name, help=f"needs pip install 'popmq[{extra}]' ({missing.name} is missing)")
+        command = commands.add_parser(name, help=f"needs {_install(extra)} ({missing.name} is missing)")
         command.instead = refuse
 
 
@@ -156,6 +161,7 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         is_root = options.get("prog") == "popmq"
         super().__init__(allow_abbrev=False, **options)
+        self._words: list[str] = []
         self._add_globals(shown=is_root)
         if is_root:
             self.set_defaults(endpoint=None, access_key=None, namespace="", json=False)
@@ -178,6 +184,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.instead is not None:
             return argparse.Namespace(run=self.instead), []
+        self._words = list(sys.argv[1:] if args is None else args)
         arguments, rest = super().parse_known_args(args, namespace)
         # The innermost parser is first: it has the options of the command.
         arguments.parser = getattr(arguments, "parser", self)
@@ -186,11 +193,20 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         hint = ""
         if wrong := _WRONG_CHOICE.search(message):
+            # The value of an unknown option was taken for the command.
+            if unknown := self._unknown_options_before(wrong[1]):
+                self._words = []  # `refuse` ends here again
+                self.refuse(unknown)
             choices = [str(each) for action in self._actions for each in action.choices or ()]
             meant = difflib.get_close_matches(wrong[1], choices, 1)
             hint = f"; did you mean {meant[0]}?" if meant else ""
         print_error(f"popmq: {message}{hint} (see {self.prog} --help)")  # argparse would leave the sentence in a buffer
         sys.exit(USAGE)
+
+    def _unknown_options_before(self, word: str) -> list[str]:
+        before = self._words[: self._words.index(word)] if word in self._words else []
+        is_option = [each for each in before if each.startswith("-") and each not in ("-", "--")]
+        return [each for each in is_option if each.partition("=")[0] not in self._option_string_actions]
 
     def _add_globals(self, *, shown: bool) -> None:
         def add(*names: str, text: str, **kind: Any) -> None:

@@ -130,7 +130,7 @@ def number(least: int, most: int) -> Callable[[str], int]:
         except ValueError:
             raise argparse.ArgumentTypeError(f"'{written}' is no whole number") from None
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{value} is not between {least} and {most}")
+            raise argparse.ArgumentTypeError(f"{value} is not between {least:,} and {most:,}")
         return value
 
     return read

@@ -25,8 +25,9 @@ from popclient.cli.dead_letters.commands import add_dlq
 from popclient.cli.mirroring.commands import add_mirror, add_mirrors
 from popclient.cli.moving.commands import add_move
 
-QUEUES_MAX = 2**31 - 1  # of the wire; the server has its own limit
-ATTEMPTS_MAX = 2**31 - 1
+# The server's limits: QUEUE_COUNT_MAX in popserver/model/topic.py and MAX_ATTEMPTS_MAX in popserver/model/group.py.
+QUEUES_MAX = 1_024
+ATTEMPTS_MAX = 1_000
 OFFSET_MAX = 2**40
 ID_MAX = 2**63 - 1
 PAGE_MAX = 1_000
@@ -139,7 +140,7 @@ def _add_progress(actions: Any) -> None:
     where = reset.add_mutually_exclusive_group(required=True)
     where.add_argument("--to", type=position, metavar="POSITION", help=f"beginning, end, or a time: {TIMES}")
     where.add_argument("--offset", type=number(0, OFFSET_MAX), metavar="N", help="an offset; with --queue")
-    reset.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="only in this queue (all)")
+    reset.add_argument("--queue", type=number(0, QUEUES_MAX - 1), metavar="ID", help="only in this queue (all)")
     reset.add_argument("--dry-run", action="store_true", help="show the result without changing anything")
     reset.add_argument("--force", action="store_true", help="also in a topic that the group has not read yet")
     add_yes(reset)
@@ -210,7 +211,7 @@ def _add_message(actions: Any) -> None:
     )
 
     peek = add_command(actions, "peek", "show the oldest messages without receiving them", "messages:peek", "topic")
-    peek.add_argument("--queue", type=number(0, QUEUES_MAX), metavar="ID", help="only of this queue")
+    peek.add_argument("--queue", type=number(0, QUEUES_MAX - 1), metavar="ID", help="only of this queue")
     peek.add_argument(
         "--from", type=number(0, OFFSET_MAX), metavar="OFFSET", dest="from_offset", help="first offset; with --queue"
     )

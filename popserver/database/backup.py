@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
+from sqlalchemy import text
 from sqlalchemy.engine import URL
 
 from popserver.database import migrate
@@ -25,6 +26,7 @@ from popserver.database.database import Database, parse_url, plain_errors
 from popserver.database.schema import metadata
 from popserver.database.views import VIEWS
 from popserver.model.errors import StoreUnavailable
+from popserver.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from popserver.postgres import sessions
 from popserver.postgres.urls import TARGET
 from popserver.sqlite.files import give, lock_file, owner_of
@@ -79,11 +81,29 @@ def restore(url: str, file: Path, *, replace: bool) -> dict[str, Any]:
     if not file.is_file():
         raise StoreUnavailable(f"{file} is not a file; name a file that popmq backup has written")
     target = parse_url(url)
+    _check_kind(file, "sqlite" if target.get_backend_name() == "sqlite" else "postgresql")
     if target.get_backend_name() == "sqlite":
         revision = _restore_sqlite(Path(target.database or "").resolve(), file, replace=replace)
     else:
         revision = _restore_postgres(url, file, replace=replace)
     return {"restored": str(file), "schema": revision}
+
+
+def _check_kind(file: Path, wanted: str) -> None:
+    """Raise `StoreUnavailable` if the file is a backup of the other kind of database."""
+    with file.open("rb") as opened:
+        begin = opened.read(len(_MAGIC_SQLITE))
+    if wanted == "sqlite" and begin.startswith(_MAGIC_DUMP):
+        raise StoreUnavailable(
+            f"{file} is a dump of Postgres, and the database to restore is SQLite; restore it into Postgres"
+            " (--database-url postgresql://USER@HOST/NAME), then copy it: popmq db copy --from postgresql://… --to"
+            " sqlite:///FILE"
+        )
+    if wanted == "postgresql" and begin == _MAGIC_SQLITE:
+        raise StoreUnavailable(
+            f"{file} is a backup of SQLite, and the database to restore is Postgres; copy it: popmq db copy --from"
+            f" sqlite:///{file} --to postgresql://…"
+        )
 
 
 def _restore_sqlite(target: Path, file: Path, *, replace: bool) -> str:
@@ -113,7 +133,7 @@ def _restore_postgres(url: str, file: Path, *, replace: bool) -> str:
         if found is not None:
             if not replace:
                 with database.read() as conn:
-                    contents = _contents(*conn.exec_driver_sql(_CONTENTS).one())
+                    contents = _contents(*conn.execute(text(_CONTENTS)).one())
                 raise WouldReplace(
                     f"replaces the tables in {database.name} with {contents}", "restore into another one"
                 )
@@ -281,12 +301,31 @@ def _contents_of(file: Path) -> str:
         return f"{file.stat().st_size:,} bytes"
 
 
-def _contents(topics: int, messages: int) -> str:
-    return f"{topics:,} topics and {messages:,} messages"
+def _contents(topics: int, messages: int, letters: int) -> str:
+    parts = zip((topics, messages, letters), ("topic", "message", "dead letter"), strict=True)
+    named = [f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in parts]
+    return f"{named[0]}, {named[1]} and {named[2]}"
 
 
-# From the counters of queues, because to count messages takes long.
-_CONTENTS = "SELECT COUNT(DISTINCT topic_id), COALESCE(SUM(next_offset - min_offset), 0) FROM queue"
+def _is_own(topic: str) -> str:
+    """Whether a topic is one that `popmq status` counts: it exists, and is none of a group."""
+    prefixes = (DEAD_LETTER_PREFIX, RETRY_PREFIX)
+    return " AND ".join(
+        [
+            f"{topic}.deleted_at_ms IS NULL",
+            *(f"SUBSTR({topic}.name, 1, {len(each)}) <> '{each}'" for each in prefixes),
+        ]
+    )
+
+
+# What `popmq status` counts. From the counters of queues, because to count messages takes long.
+_CONTENTS = f"""
+SELECT (SELECT COUNT(*) FROM topic t WHERE {_is_own("t")}),
+       (SELECT COALESCE(SUM(q.next_offset - q.min_offset), 0) FROM queue q JOIN topic t ON t.topic_id = q.topic_id
+        WHERE {_is_own("t")}),
+       (SELECT COUNT(*) FROM dead_letter l JOIN consumer_group g ON g.group_id = l.group_id
+        WHERE l.redrive_state IS NULL AND g.deleted_at_ms IS NULL)
+"""  # noqa: S608
 
 
 def _check_free(file: Path, *, replace: bool) -> None:
@@ -370,4 +409,6 @@ def _check_ended(tool: str, code: int, errors: IO[str], subject: str) -> None:
 
 
 _KEY_PASSWORD = "sslpassword"  # noqa: S105 - a name; libpq has no environment variable for it
+_MAGIC_DUMP = b"PGDMP"  # of pg_dump's custom format
+_MAGIC_SQLITE = b"SQLite format 3\0"
 _DUMP = ["--format=custom", "--no-owner", "--no-privileges"]

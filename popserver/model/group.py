@@ -9,6 +9,7 @@ from popserver.model.errors import BadRequest
 from popserver.model.names import Resource
 from popserver.model.retry import HOUR_MS, Exponential, Intervals, RetryPolicy
 from popserver.model.states import Event
+from popserver.model.times import span
 
 MAX_ATTEMPTS_MAX = 1_000
 INTERVALS_MAX = 64
@@ -119,7 +120,8 @@ def _check_exponential(of: Exponential) -> None:
 
 def check_interval(interval_ms: int) -> None:
     if not 0 <= interval_ms <= INTERVAL_MS_MAX:
-        raise BadRequest(f"a retry interval is 0 s to {INTERVAL_MS_MAX // HOUR_MS} h, not {interval_ms} ms")
+        given = f"{interval_ms} ms" if interval_ms < 0 else span(interval_ms)
+        raise BadRequest(f"a retry interval is 0 s to {INTERVAL_MS_MAX // HOUR_MS} h, not {given}")
 
 
 HistoryLevel.NONE.kept = ()

@@ -158,7 +158,10 @@ def _way_out(topic: Topic, message_type: MessageType) -> str:
     """What to do with a message of a type that the topic does not take."""
     if topic.is_lite and message_type is MessageType.NORMAL:
         return "give the message a lite topic (lite_topic, in popmq message send --lite-topic NAME)"
-    return "send to a topic that does"
+    if topic.is_lite or message_type is MessageType.LITE:
+        return "send to a topic that does"  # a topic neither becomes nor ceases to be one of lite topics
+    types = " --type ".join([*topic.accepts, message_type])
+    return f"send to a topic that does, or change this one: popmq topic update {topic.name.name} --type {types}"
 
 
 async def _none() -> list[SendResult]:

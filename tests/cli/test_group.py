@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from popclient import FilterExpression, SimpleConsumer
+from popclient.cli import commands
+from popserver.model.group import MAX_ATTEMPTS_MAX
+from popserver.model.topic import QUEUE_COUNT_MAX
 from tests.support.shell import Shell
 
 
@@ -140,9 +143,15 @@ def test_update(shell: Shell) -> None:
     ):
         assert what in nothing.err
     too_long = shell("group", "update", "counters", "--fifo-retry", "13h")
-    assert too_long.err == "popmq: a retry interval is 0 s to 12 h, not 46800000 ms\n"
+    assert too_long.err == "popmq: a retry interval is 0 s to 12 h, not 13 h\n"
     too_many = shell("group", "update", "counters", "--max-attempts", "1001")
-    assert (too_many.status, too_many.err) == (1, "popmq: max attempts is 1 to 1000 deliveries, not 1001\n")
+    assert too_many.status == 2
+    assert "--max-attempts: 1001 is not between 1 and 1,000 (" in too_many.err
+
+
+def test_the_limits_of_the_parser_are_those_of_the_server() -> None:
+    """The client does not import the server, so it has copies of them."""
+    assert (commands.QUEUES_MAX, commands.ATTEMPTS_MAX) == (QUEUE_COUNT_MAX, MAX_ATTEMPTS_MAX)
 
 
 def test_delete(shell: Shell) -> None:

@@ -86,7 +86,7 @@ def test_nothing_listens(nobody_there: str, words: list[str]) -> None:
         (["topic"], "ACTION"),
         (["topic", "create"], "NAME"),
         (["topic", "create", "t", "--queues", "many"], "'many' is no whole number"),
-        (["topic", "create", "t", "--queues", "0"], "0 is not between 1 and"),
+        (["topic", "create", "t", "--queues", "0"], "--queues: 0 is not between 1 and 1,024 ("),
         (["topic", "create", "t", "--type", "odd"], "'ODD'"),
         (["group", "create", "g", "--retry", "10"], "'10' is not a duration; write 500ms, 10s"),
         (["group", "create", "g", "--retry", "10s,,1m"], "'' is not a duration"),
@@ -98,7 +98,7 @@ def test_nothing_listens(nobody_there: str, words: list[str]) -> None:
         (["message", "receive", "t"], "--group"),
         (["message", "receive", "t", "--group", "g", "--max", "33"], "33 is not between 1 and 32"),
         (["message", "receive", "t", "--group", "g", "--invisible", "9999999999d"], "longer than ten years"),
-        (["message", "peek", "t", "--max", "1001"], "1001 is not between 1 and 1000"),
+        (["message", "peek", "t", "--max", "1001"], "1001 is not between 1 and 1,000"),
         (["status", "--endpoint", "nonsense:port"], "'nonsense:port'"),
     ],
     ids=str,
@@ -138,6 +138,10 @@ def test_what_no_command_takes_leads_to_its_help(shell: Shell, words: list[str],
         (["serve", "--hots", "0.0.0.0", "--prot", "1"], "; did you mean --host and --port? ("),
         (["topic", "create", "t", "--queue", "3"], "; did you mean --queues? ("),
         (["status", "--endpiont", "127.0.0.1:1"], "; did you mean --endpoint? ("),
+        (["--endpont", "x", "status"], "unrecognized arguments: --endpont; did you mean --endpoint? (see popmq --help"),
+        (["topic", "--nmespace", "x", "list"], "--nmespace; did you mean --namespace? (see popmq topic --help"),
+        (["--json", "-q", "x", "status"], "unrecognized arguments: -q ("),
+        (["--namespace", "n", "staus"], "invalid choice: 'staus'"),
         (["serve", "--verbose"], "--verbose ("),
         (["status", "now"], "now ("),
         (["topic", "lst"], "; did you mean list? ("),
@@ -197,19 +201,26 @@ def test_a_bare_install_has_a_working_command(shell: Shell) -> None:
 def test_a_bare_install_says_what_the_server_needs(words: list[str], blocked: set[str]) -> None:
     done = bare(*words, blocked=blocked)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"popmq: '{words[0]}' needs more than the client: pip install 'popmq[server]'\n"
+    assert (
+        done.stderr == f"popmq: '{words[0]}' needs the extra server of PopMQ: pip install '.[server]' in a checkout\n"
+    )
 
 
 def test_a_bare_install_says_what_a_relay_needs() -> None:
     done = bare("relay", "--once", "--database-url", "sqlite:///shop.db")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "popmq: 'relay' needs more than the client: pip install 'popmq[sql]'\n"
+    assert done.stderr == "popmq: 'relay' needs the extra sql of PopMQ: pip install '.[sql]' in a checkout\n"
 
 
 @pytest.mark.parametrize(
     ("url", "blocked", "status", "says"),
     [
-        ("postgresql://host/shop", {"psycopg"}, 1, "'relay' needs more than the client: pip install 'popmq[postgres]'"),
+        (
+            "postgresql://host/shop",
+            {"psycopg"},
+            1,
+            "'relay' needs the extra postgres of PopMQ: pip install '.[postgres]' in a checkout",
+        ),
         ("mysql+pymysql://host/shop", set(), 2, "--database-url: 'mysql+pymysql' needs the module pymysql; install it"),
     ],
 )

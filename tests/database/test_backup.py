@@ -57,7 +57,7 @@ def test_what_is_backed_up_comes_back(filled: OpenStore, database_url: str, tmp_
     with pytest.raises(StoreUnavailable, match=r"in use (by another|: popmq has)|is in use: popmq has"):
         restore(database_url, file, replace=True)
     stopped(filled)
-    with pytest.raises(WouldReplace, match=r"replaces .* with \d+ topics and \d+ messages; .*--yes"):
+    with pytest.raises(WouldReplace, match=r"replaces .* with 1 topic, 3 messages and 1 dead letter; .*--yes"):
         restore(database_url, file, replace=False)
     assert restore(database_url, file, replace=True) == {"restored": str(file), "schema": migrate.HEAD}
     database = Database(database_url)
@@ -141,6 +141,22 @@ def test_what_cannot_be_restored_changes_nothing(sqlite_url: str, tmp_path: Path
         restore(sqlite_url, tmp_path / "missing", replace=True)
     assert database.file is not None
     assert database.file.read_bytes() == before
+
+
+def test_a_backup_of_the_other_kind_is_refused(filled: OpenStore, database_url: str, tmp_path: Path) -> None:
+    file, other = tmp_path / "copy", "postgresql://nobody@127.0.0.1:1/none"
+    backup(database_url, file, replace=False)
+    is_dump = database_url.startswith("postgresql")
+    if is_dump:
+        other = f"sqlite:///{tmp_path}/other.db"
+    with pytest.raises(StoreUnavailable) as refused:
+        restore(other, file, replace=True)
+    kind = "a dump of Postgres, and the database to restore is SQLite"
+    if not is_dump:
+        kind = "a backup of SQLite, and the database to restore is Postgres"
+    assert str(refused.value).startswith(f"{file} is {kind}; ")
+    assert "popmq db copy --from " in str(refused.value)
+    assert not (tmp_path / "other.db").exists()
 
 
 def test_a_backup_that_breaks_off_replaces_nothing(filled: OpenStore, database_url: str, tmp_path: Path) -> None:

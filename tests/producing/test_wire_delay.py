@@ -149,7 +149,13 @@ async def test_a_topic_that_takes_no_delayed_messages(wire_server: WireServer) -
     status = (await wire_server.send(delayed(wire_server, topic=pb.Resource(name="plain")))).status
     assert status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
     assert "takes NORMAL messages, not DELAY ones" in status.message
+    remedy = "; send to a topic that does, or change this one: popmq topic update plain --type NORMAL --type DELAY"
+    assert status.message.endswith(remedy)
     assert await wire_server.digest() == before
+    await wire_server.broker.catalog.update_topic(
+        Resource("", "plain"), accepts=(MessageType.NORMAL, MessageType.DELAY)
+    )
+    assert (await wire_server.send(delayed(wire_server, topic=pb.Resource(name="plain")))).status.code == pb.OK
 
 
 @pytest.mark.user("U26")
