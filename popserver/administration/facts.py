@@ -243,8 +243,12 @@ _TOPIC = catalog_topics.EXISTING
 def _dead_elsewhere(*of_groups: ColumnElement[bool]) -> Select[Any]:
     """Groups and topics are joined to the counts: there are few of them, however many messages are dead."""
     counts = dead_letters.counts_by_topic(*of_groups).subquery("counts")
-    consumes = select(CONSUMED.c.topic_id).where(
-        CONSUMED.c.group_id == counts.c.group_id, CONSUMED.c.topic_id == counts.c.origin_topic_id
+    # One row, not EXISTS: for that Postgres would read the progress of all groups.
+    consumed = (
+        select(CONSUMED.c.topic_id)
+        .where(CONSUMED.c.group_id == counts.c.group_id, CONSUMED.c.topic_id == counts.c.origin_topic_id)
+        .limit(literal_column("1"))
+        .scalar_subquery()
     )
     names = [
         EXISTING.c.namespace.label("group_namespace"),
@@ -256,7 +260,7 @@ def _dead_elsewhere(*of_groups: ColumnElement[bool]) -> Select[Any]:
         select(*names, func.sum(counts.c.letters).label("letters"))
         .join(EXISTING, EXISTING.c.group_id == counts.c.group_id)
         .outerjoin(_TOPIC, _TOPIC.c.topic_id == counts.c.origin_topic_id)
-        .where(or_(_TOPIC.c.topic_id.is_(None), not_(consumes.exists())))
+        .where(or_(_TOPIC.c.topic_id.is_(None), consumed.is_(None)))
         .group_by(*names)
         .order_by(*names)
         .limit(bindparam("limit"))

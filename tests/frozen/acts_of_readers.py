@@ -154,6 +154,8 @@ def count_messages(store: TouredStore, world: World) -> None:
         lambda conn: lag.queue_lag(conn, world.group, world.topic.topic_id, store.now_ms, PAGE),
         lambda conn: facts.group_lag(conn, world.group.group_id, PAGE),
         lambda conn: facts.group_lag(conn, None, PAGE),
+        lambda conn: facts.dead_elsewhere(conn, world.group.group_id, PAGE),
+        lambda conn: facts.dead_elsewhere(conn, None, PAGE),
         lambda conn: facts.counts(conn, store.now_ms),
         lambda conn: accumulation.accumulation(conn, world.group.name, []),
         lambda conn: accumulation.accumulation(conn, world.group.name, [world.topic.name]),
