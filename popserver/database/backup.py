@@ -21,12 +21,11 @@ from sqlalchemy import text
 from sqlalchemy.engine import URL
 
 from popserver.database import migrate
-from popserver.database.check import check_unused
+from popserver.database.check import CONTENTS, check_kind, check_unused, in_words
 from popserver.database.database import Database, parse_url, plain_errors
 from popserver.database.schema import metadata
 from popserver.database.views import VIEWS
 from popserver.model.errors import StoreUnavailable
-from popserver.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from popserver.postgres import sessions
 from popserver.postgres.urls import TARGET
 from popserver.sqlite.files import give, lock_file, owner_of
@@ -81,29 +80,12 @@ def restore(url: str, file: Path, *, replace: bool) -> dict[str, Any]:
     if not file.is_file():
         raise StoreUnavailable(f"{file} is not a file; name a file that popmq backup has written")
     target = parse_url(url)
-    _check_kind(file, "sqlite" if target.get_backend_name() == "sqlite" else "postgresql")
+    check_kind(file, "sqlite" if target.get_backend_name() == "sqlite" else "postgresql")
     if target.get_backend_name() == "sqlite":
         revision = _restore_sqlite(Path(target.database or "").resolve(), file, replace=replace)
     else:
         revision = _restore_postgres(url, file, replace=replace)
     return {"restored": str(file), "schema": revision}
-
-
-def _check_kind(file: Path, wanted: str) -> None:
-    """Raise `StoreUnavailable` if the file is a backup of the other kind of database."""
-    with file.open("rb") as opened:
-        begin = opened.read(len(_MAGIC_SQLITE))
-    if wanted == "sqlite" and begin.startswith(_MAGIC_DUMP):
-        raise StoreUnavailable(
-            f"{file} is a dump of Postgres, and the database to restore is SQLite; restore it into Postgres"
-            " (--database-url postgresql://USER@HOST/NAME), then copy it: popmq db copy --from postgresql://… --to"
-            " sqlite:///FILE"
-        )
-    if wanted == "postgresql" and begin == _MAGIC_SQLITE:
-        raise StoreUnavailable(
-            f"{file} is a backup of SQLite, and the database to restore is Postgres; copy it: popmq db copy --from"
-            f" sqlite:///{file} --to postgresql://…"
-        )
 
 
 def _restore_sqlite(target: Path, file: Path, *, replace: bool) -> str:
@@ -133,7 +115,7 @@ def _restore_postgres(url: str, file: Path, *, replace: bool) -> str:
         if found is not None:
             if not replace:
                 with database.read() as conn:
-                    contents = _contents(*conn.execute(text(_CONTENTS)).one())
+                    contents = in_words(*conn.execute(text(CONTENTS)).one())
                 raise WouldReplace(
                     f"replaces the tables in {database.name} with {contents}", "restore into another one"
                 )
@@ -296,36 +278,9 @@ def _contents_of(file: Path) -> str:
     """The contents of a SQLite database of PopMQ in words; of any other file its size."""
     try:
         with _open(file) as conn:
-            return _contents(*conn.execute(_CONTENTS).fetchone())
+            return in_words(*conn.execute(CONTENTS).fetchone())
     except (sqlite3.Error, StoreUnavailable):
         return f"{file.stat().st_size:,} bytes"
-
-
-def _contents(topics: int, messages: int, letters: int) -> str:
-    parts = zip((topics, messages, letters), ("topic", "message", "dead letter"), strict=True)
-    named = [f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in parts]
-    return f"{named[0]}, {named[1]} and {named[2]}"
-
-
-def _is_own(topic: str) -> str:
-    """Whether a topic is one that `popmq status` counts: it exists, and is none of a group."""
-    prefixes = (DEAD_LETTER_PREFIX, RETRY_PREFIX)
-    return " AND ".join(
-        [
-            f"{topic}.deleted_at_ms IS NULL",
-            *(f"SUBSTR({topic}.name, 1, {len(each)}) <> '{each}'" for each in prefixes),
-        ]
-    )
-
-
-# What `popmq status` counts. From the counters of queues, because to count messages takes long.
-_CONTENTS = f"""
-SELECT (SELECT COUNT(*) FROM topic t WHERE {_is_own("t")}),
-       (SELECT COALESCE(SUM(q.next_offset - q.min_offset), 0) FROM queue q JOIN topic t ON t.topic_id = q.topic_id
-        WHERE {_is_own("t")}),
-       (SELECT COUNT(*) FROM dead_letter l JOIN consumer_group g ON g.group_id = l.group_id
-        WHERE l.redrive_state IS NULL AND g.deleted_at_ms IS NULL)
-"""  # noqa: S608
 
 
 def _check_free(file: Path, *, replace: bool) -> None:
@@ -409,6 +364,4 @@ def _check_ended(tool: str, code: int, errors: IO[str], subject: str) -> None:
 
 
 _KEY_PASSWORD = "sslpassword"  # noqa: S105 - a name; libpq has no environment variable for it
-_MAGIC_DUMP = b"PGDMP"  # of pg_dump's custom format
-_MAGIC_SQLITE = b"SQLite format 3\0"
 _DUMP = ["--format=custom", "--no-owner", "--no-privileges"]

@@ -1,7 +1,10 @@
 # ruff: noqa: S608 - the words in the statements are our own
-"""Checks a database for damage, and for rows that break PopMQ's invariants."""
+"""Checks a database for damage and for broken invariants; and what a restore reads and would replace."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
 
 from sqlalchemy import Connection, text
 
@@ -12,7 +15,7 @@ from popserver.database.invariants.stuck import FIRST_OF_GROUP, IN_USE, IS_PAUSE
 from popserver.database.states_of import is_shown_as
 from popserver.model.errors import StoreUnavailable
 from popserver.model.group import Mode
-from popserver.model.names import RETRY_PREFIX
+from popserver.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from popserver.model.states import CopyKind, LetterState, RedriveState, State
 from popserver.model.topic import OFFSET_BITS
 
@@ -141,3 +144,53 @@ _OTHERS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name ~ '^popmq( |$)'"
     " AND pid <> pg_backend_pid()"
 )
+
+
+# ---- What a restore reads, and what it would replace ----
+
+_MAGIC_DUMP: Final = b"PGDMP"  # of pg_dump's custom format
+_MAGIC_SQLITE: Final = b"SQLite format 3\0"
+
+
+def check_kind(file: Path, wanted: str) -> None:
+    """Raise `StoreUnavailable` if the file is a backup of the other kind of database."""
+    with file.open("rb") as opened:
+        begin = opened.read(len(_MAGIC_SQLITE))
+    if wanted == "sqlite" and begin.startswith(_MAGIC_DUMP):
+        raise StoreUnavailable(
+            f"{file} is a dump of Postgres, and the database to restore is SQLite; restore it into Postgres"
+            " (--database-url postgresql://USER@HOST/NAME), then copy it: popmq db copy --from postgresql://… --to"
+            " sqlite:///FILE"
+        )
+    if wanted == "postgresql" and begin == _MAGIC_SQLITE:
+        raise StoreUnavailable(
+            f"{file} is a backup of SQLite, and the database to restore is Postgres; copy it: popmq db copy --from"
+            f" sqlite:///{file} --to postgresql://…"
+        )
+
+
+def in_words(topics: int, messages: int, letters: int) -> str:
+    parts = zip((topics, messages, letters), ("topic", "message", "dead letter"), strict=True)
+    named = [f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in parts]
+    return f"{named[0]}, {named[1]} and {named[2]}"
+
+
+def _is_own(topic: str) -> str:
+    """Whether a topic is one that `popmq status` counts: it exists, and is none of a group."""
+    prefixes = (DEAD_LETTER_PREFIX, RETRY_PREFIX)
+    return " AND ".join(
+        [
+            f"{topic}.deleted_at_ms IS NULL",
+            *(f"SUBSTR({topic}.name, 1, {len(each)}) <> '{each}'" for each in prefixes),
+        ]
+    )
+
+
+# What `popmq status` counts. From the counters of queues, because to count messages takes long.
+CONTENTS: Final = f"""
+SELECT (SELECT COUNT(*) FROM topic t WHERE {_is_own("t")}),
+       (SELECT COALESCE(SUM(q.next_offset - q.min_offset), 0) FROM queue q JOIN topic t ON t.topic_id = q.topic_id
+        WHERE {_is_own("t")}),
+       (SELECT COUNT(*) FROM dead_letter l JOIN consumer_group g ON g.group_id = l.group_id
+        WHERE l.redrive_state IS NULL AND g.deleted_at_ms IS NULL)
+"""
