@@ -180,9 +180,10 @@ def find_message(conn: Connection, topic_name: Resource | None, message_id: str)
     topic, key = locate(conn, topic_name, message_id)
     (stored,) = load(conn, topic, [key])
     letters = letters_of_removed(conn, message_id)
+    dead = _dead(conn, letters) if letters else []
     keys = {key, *(each.origin_key for each in letters)}
     keys |= {each for origin in keys for each in redrives.redriven_keys_of(conn, origin)}
-    return FoundMessage(stored, [*_dead(conn, letters), *_message_states(conn, key)], steps(conn, keys))
+    return FoundMessage(stored, [*dead, *_message_states(conn, key)], steps(conn, keys))
 
 
 def counts(conn: Connection, now_ms: int) -> Counts:

@@ -192,11 +192,13 @@ _BUSY = (
     .where(REACHED.c.queue_id == bindparam("of_queue"), delivered.first_inside(REACHED.c.group_id).is_not(None))
     .order_by(REACHED.c.group_id)
 )
-_UNREAD = (
-    select(func.count())
-    .select_from(REACHED)
-    .where(REACHED.c.queue_id == bindparam("of_queue"), REACHED.c.next_offset < bindparam("end_offset"))
+# One row for each group: the index finds no rows by their queue alone.
+_AT = (
+    select(REACHED.c.next_offset)
+    .where(REACHED.c.group_id == groups.EXISTING.c.group_id, REACHED.c.queue_id == bindparam("of_queue"))
+    .scalar_subquery()
 )
+_UNREAD = select(func.count()).select_from(groups.EXISTING).where(_AT < bindparam("end_offset"))
 _FIRST_HANDED_BACK = select(func.min(delivered.first_inside(groups.EXISTING.c.group_id))).where(
     groups.EXISTING.c.mode == Mode.PULL.value
 )
