@@ -343,8 +343,8 @@ class Administration:
             if self._paused.covers(each.group_id, each.topic_id):
                 waiting[each.group] += each.ready
         return [
-            f"group '{group}' is paused, and {count:,} message{'s wait' if count > 1 else ' waits'}; see its pauses"
-            f" with: popmq group show {group.name}, and end them with: popmq group resume"
+            f"group '{group}' is paused, and {count:,} message{'s wait' if count > 1 else ' waits'}; resume it with:"
+            f" popmq group resume {group.name}"
             for group, count in waiting.most_common(HINTS_MAX)
             if count
         ]

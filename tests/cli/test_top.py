@@ -45,7 +45,8 @@ def busy(shell: Shell) -> Shell:
 
 def test_one_frame(busy: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    head, headings, *rows, foot = busy.ok("top", "--once").lines
+    head, headings, *rows, hint, foot = busy.ok("top", "--once").lines
+    assert "group 'arrivals' is paused, and 4 messages wait; resume it with: popmq group resume arrivals" in hint
     assert "2 groups, 1 with messages ready" in head
     assert headings.split() == (
         "GROUP TOPIC ○ READY ◐ INFLIGHT ◔ WAITING RETRY ● COMMIT ✕ DLQ IN/S DONE/S OLDEST READY MEMBERS".split()
@@ -118,7 +119,8 @@ def test_a_low_terminal_keeps_the_first_rows_and_the_keys(busy: Shell) -> None:
     lines = drawn(now, rows, 120, height=12)
     assert len(lines) <= 12
     assert lines[2].startswith("group-0 ")
-    assert lines[-2] == "and 42 more rows"
+    assert lines[-3] == "and 42 more rows"
+    assert "is paused" in lines[-2]
     assert lines[-1].startswith("sorted by ready")
 
 
