@@ -119,7 +119,7 @@ def test_a_low_terminal_keeps_the_first_rows_and_the_keys(busy: Shell) -> None:
     lines = drawn(now, rows, 120, height=12)
     assert len(lines) <= 12
     assert lines[2].startswith("group-0 ")
-    assert lines[-3] == "and 42 more rows"
+    assert lines[-3] == "and 43 more rows"
     assert "is paused" in lines[-2]
     assert lines[-1].startswith("sorted by ready")
 
