@@ -193,12 +193,12 @@ _BUSY = (
     .order_by(REACHED.c.group_id)
 )
 # One row for each group: the index finds no rows by their queue alone.
-_AT = (
+_reached_at = (
     select(REACHED.c.next_offset)
     .where(REACHED.c.group_id == groups.EXISTING.c.group_id, REACHED.c.queue_id == bindparam("of_queue"))
     .scalar_subquery()
 )
-_UNREAD = select(func.count()).select_from(groups.EXISTING).where(_AT < bindparam("end_offset"))
+_UNREAD = select(func.count()).select_from(groups.EXISTING).where(_reached_at < bindparam("end_offset"))
 _FIRST_HANDED_BACK = select(func.min(delivered.first_inside(groups.EXISTING.c.group_id))).where(
     groups.EXISTING.c.mode == Mode.PULL.value
 )

@@ -114,6 +114,7 @@ ROOMS: dict[str, MutatedRoom] = {
             "tests/delivery/test_model.py",
             "tests/lite/test_order.py",
             "tests/progress/test_skips.py",
+            "tests/pulling/test_send_back.py",
             "tests/sql/test_open_transaction.py",
         ),
         with_postgres=True,

@@ -109,6 +109,15 @@ def test_the_history_has_those_that_were_committed(
     assert sorted(told(store, group)) == (rows if level is HistoryLevel.ALL else [])
 
 
+@pytest.mark.parametrize("level", HistoryLevel)
+def test_the_history_has_whole_runs(store: OpenStore, topic: Topic, level: HistoryLevel) -> None:
+    group = store.group(meets=[topic], history=level)
+    held = held_of(store, group, topic, in_order("g", 2))
+    assert store.ack(group, *held) == [None, None]
+    acked = [(each.message_key, "ACK") for each in held] if level is HistoryLevel.ALL else []
+    assert [each[:2] for each in told(store, group)] == acked
+
+
 def test_the_history_has_acks_before_their_turn(store: OpenStore, topic: Topic) -> None:
     group = store.group(meets=[topic], history=HistoryLevel.ALL)
     first, second, third = held_of(store, group, topic, in_order("g", 3))
