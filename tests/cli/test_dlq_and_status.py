@@ -101,8 +101,8 @@ def test_every_table_counts_the_dead_letters_of_deleted_topics(shell: Shell) -> 
     assert [(row["topic"], row["dlq"]) for row in rows] == [(None, 2), ("trains", 1)]
     assert "(deleted)" in shell.ok("top", "--once").out
     assert "deletes 3 dead letters of counters" in shell("dlq", "purge", "--group", "counters").err
-    said = shell("group", "delete", "counters").err
-    assert "deletes consumer group counters with its progress in 1 topic and 3 dead letters" in said
+    asked = shell("group", "delete", "counters").err
+    assert "deletes consumer group counters with its progress in 1 topic and 3 dead letters" in asked
 
 
 def test_the_status_shows_the_space_of_the_database(shell: Shell) -> None:
