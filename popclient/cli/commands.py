@@ -200,7 +200,9 @@ def _add_message(actions: Any) -> None:
         "--wait", type=duration, default="15s", metavar="DURATION", help="how long to wait for the first one (15s)"
     )
     wanted = receive.add_mutually_exclusive_group()
-    wanted.add_argument("--filter", default="*", metavar="TAGS", help="tags such as 'A || B' (*)")
+    wanted.add_argument(
+        "--filter", default="*", metavar="TAGS", help="tags such as 'A || B' (*); other messages are done for the group"
+    )
     wanted.add_argument("--sql", metavar="EXPRESSION", help="a SQL filter on properties, such as 'a > 3'")
     wanted.add_argument("--lite-topic", metavar="NAME", help="as a lite consumer that subscribes to this lite topic")
     receive.add_argument(

@@ -90,7 +90,7 @@ def message_facts(
         found = found._replace(retry=RetryFacts(last.topic_name, offset_of(last.message_key), last.lineage.failures))
     if found.is_expired and any(each.to_state == State.COMMIT for each in steps):
         found = found._replace(is_expired=False)  # the group was done with it before
-    return found._replace(last_reason=reason), steps
+    return found._replace(last_reason=reason, has_steps=bool(steps)), steps
 
 
 def _steps(conn: Connection, group: Group, keys: Set[int]) -> list[HistoryStep]:

@@ -81,11 +81,11 @@ class MessageFacts(NamedTuple):
     """All facts about one message in one group; if a `retry` has replaced it, about that retry message.
 
     `ahead` is how many messages the group reads before this one; None if it has read it. `head` is the message that its
-    message group waits for, `last_reason` the reason of the last step in the history. `is_lite`: the message group is a
-    lite topic; `subscribers` are the clients of the group that get it, None if its clients do not choose. `ahead` then
-    counts the messages of the lite topic, up to 1,000. `is_expired`: the lite topic has expired since, and the
-    group was not seen to be done with the message before. `stuck`: why it is never delivered unless the store is
-    repaired.
+    message group waits for, `last_reason` the reason of the last step in the history, if it `has_steps`. `is_lite`: the
+    message group is a lite topic; `subscribers` are the clients of the group that get it, None if its clients do not
+    choose. `ahead` then counts the messages of the lite topic, up to 1,000. `is_expired`: the lite topic has expired
+    since, and the group was not seen to be done with the message before. `stuck`: why it is never delivered unless the
+    store is repaired.
     """
 
     group: Group
@@ -96,6 +96,7 @@ class MessageFacts(NamedTuple):
     message_group: str | None = None
     head: HoldFacts | None = None
     last_reason: str = ""
+    has_steps: bool = True
     scheduled: PendingFacts | None = None
     retry: RetryFacts | None = None
     redriven: RedrivenFacts | None = None
@@ -270,12 +271,17 @@ def _commit(found: MessageFacts, _when: When) -> str:
         return f"COMMIT: group '{found.group.name}' has committed an offset beyond it"
     if found.is_expired:
         return f"COMMIT: {_expired(found)}; {_unknown(found)}"
-    if found.group.history is HistoryLevel.ALL:
+    if found.group.history is HistoryLevel.ALL and found.has_steps:
         return f"COMMIT: group '{found.group.name}' is done with it{_because(found)}"
+    if found.group.history is HistoryLevel.ALL:
+        return (
+            f"COMMIT: refused by the filter of a consumer of group '{found.group.name}', which no history keeps, or"
+            " ended before this history began"
+        )
     return (
         f"COMMIT: acked, or refused by the filter of a consumer of group '{found.group.name}', or skipped by an"
-        f" operator; history '{found.group.history}' does not keep which, of later messages"
-        f" 'popmq group update {found.group.name.name} --history all' does"
+        f" operator; history '{found.group.history}' does not keep which; of later messages"
+        f" 'popmq group update {found.group.name.name} --history all' keeps acks and skips"
     )
 
 

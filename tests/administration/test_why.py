@@ -93,6 +93,13 @@ def test_a_message_that_is_done(made: AdminServer, history: str, says: str) -> N
     assert says in why(made, "m0", "others")
 
 
+def test_a_message_that_a_filter_refused(made: AdminServer) -> None:
+    """A step of it is in no history."""
+    made.send("flights", "m0")
+    assert made.receive("counters", "flights", wanted="other") == []
+    assert why(made, "m0").startswith("COMMIT: refused by the filter of a consumer of group 'counters', which no")
+
+
 def test_a_message_behind_another_of_its_message_group(made: AdminServer) -> None:
     made.send("flights", "m0", "m1", "m2", "m3", message_group="g")
     _, second = made.receive("counters", "flights", 2)

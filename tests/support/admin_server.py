@@ -77,13 +77,13 @@ class AdminServer:
         request = wire.SyncLiteSubscriptionRequest(group=named(group), topic=named(topic), lite_topic_set=lite_topics)
         assert self._messaging.SyncLiteSubscription(request, metadata=CLIENT).status.code == pb.OK
 
-    def receive(self, group: str, topic: str, batch_size: int = 32) -> list[pb.Message]:
+    def receive(self, group: str, topic: str, batch_size: int = 32, wanted: str = "*") -> list[pb.Message]:
         """Take the messages that are there, for ten seconds."""
         request = wire.ReceiveMessageRequest(
             group=named(group),
             message_queue=pb.MessageQueue(topic=named(topic)),
             batch_size=batch_size,
-            filter_expression=pb.FilterExpression(type=pb.TAG, expression="*"),
+            filter_expression=pb.FilterExpression(type=pb.TAG, expression=wanted),
         )
         request.invisible_duration.seconds = 10
         request.long_polling_timeout.FromMilliseconds(1)
