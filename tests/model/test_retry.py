@@ -152,7 +152,7 @@ def test_limits_of_a_policy() -> None:
         ((), "not 0"),
         ((1,) * 65, "not 65"),
         ((-1,), "not -1 ms"),
-        ((12 * H + 1,), "not 43200001 ms"),
+        ((12 * H + 1,), "not 12 h 1 ms"),
     ):
         with pytest.raises(BadRequest, match=says):
             check_intervals(intervals)
