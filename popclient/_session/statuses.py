@@ -105,8 +105,8 @@ _OF_HUNDREDS: Final = {
     5: ProxyAnswer(ServerError, "it has failed; see its log"),
 }
 _HTTP: Final = re.compile(r"http2 header with status: (\d{3})")
-# What gRPC's library says of a stream that a proxy has answered: in place of the HTTP status, about every second time
-# (grpcio 1.85 behind nginx). A server of gRPC ends an answer with headers, never with data.
+# When a proxy answers a stream, gRPC's library often reports this and not the HTTP status (grpcio 1.85 behind nginx: of
+# up to half of the streams). Servers of gRPC end an answer with headers, never with data.
 _BY_DATA: Final = "Data frame with END_STREAM flag received"
 _NOT_WRITTEN: Final = "Internal error from Core"
 

@@ -227,7 +227,7 @@ def _tls(arguments: argparse.Namespace, endpoint: str) -> bool | Tls:
 
 
 def prompted(text: str, otherwise: str) -> str:
-    """Asks for a secret on the terminal, without showing it. otherwise: what to do where nobody can type it."""
+    """Asks for a secret on the terminal and does not show it. otherwise: the advice if there is no terminal."""
     try:
         return getpass.getpass(text)
     except EOFError:

@@ -64,9 +64,9 @@ class Lag(NamedTuple):
 
 
 class DeadElsewhere(NamedTuple):
-    """How many dead letters a group has of a topic in which it has no progress, so that no lag counts them.
+    """The number of a group's dead letters that no lag counts.
 
-    The group was removed from the topic. None: all topics that are deleted.
+    topic: a topic that the group no longer consumes. None: all deleted topics together.
     """
 
     group: Resource
@@ -210,7 +210,7 @@ def _dead(conn: Connection, letters: Sequence[DeadLetterRow]) -> list[MessageSta
     return [
         MessageState(of[each.group_id].group.name, State.DLQ, each.attempt, None, "")
         for each in letters
-        if each.redrive_state is None and not of[each.group_id].is_deleted
+        if each.redrive_state is None and each.group_id in of and not of[each.group_id].is_deleted
     ]
 
 

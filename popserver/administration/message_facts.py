@@ -69,8 +69,11 @@ def message_facts(
         broken = broken_delay(conn, scheduled.pending_id, times)
         stuck = None if broken is None else broken.symptom
         return MessageFacts(group, None, scheduled=scheduled, stuck=stuck), []
-    if topic_name is None and (letters := read.letters_of_removed(conn, message_id)):
-        return _of_removed(conn, group, letters, message_id)
+    letters = read.letters_of_removed(conn, message_id) if topic_name is None else []
+    if (own := next((each for each in letters if each.group_id == group.group_id), None)) is not None:
+        return _of_removed(conn, group, own)
+    if key in {each.copy_key for each in letters}:
+        raise _left_elsewhere(conn, letters, message_id)
     copies = _copies(conn, group, key)
     origin_key = _first_key(conn, group, key)
     back = _redriven(conn, group, origin_key)
@@ -98,18 +101,17 @@ def _steps(conn: Connection, group: Group, keys: Set[int]) -> list[HistoryStep]:
     return [each for each in history.steps(conn, keys | redriven) if each.group == group.name]
 
 
-def _of_removed(
-    conn: Connection, group: Group, letters: Sequence[DeadLetterRow], message_id: str
-) -> tuple[MessageFacts, list[HistoryStep]]:
-    """The facts about a message that is in no topic any more, and of which these dead letters are left."""
-    own = next((each for each in letters if each.group_id == group.group_id), None)
-    if own is None:
-        of = groups.groups_by_id(conn, {each.group_id for each in letters}).values()
-        names = ", ".join(sorted(f"'{each.group.name}'" for each in of))
-        raise MessageNotFound(
-            f"message '{read.short(message_id)}' was removed by its age or with its topic; it is left as a dead letter"
-            f" of: {names}"
-        )
+def _left_elsewhere(conn: Connection, letters: Sequence[DeadLetterRow], message_id: str) -> MessageNotFound:
+    of = groups.groups_by_id(conn, {each.group_id for each in letters}).values()
+    names = ", ".join(sorted(f"'{each.group.name}'" for each in of if not each.is_deleted)) or "a deleted group"
+    return MessageNotFound(
+        f"message '{read.short(message_id)}' was removed by its age or with its topic; it is left as a dead letter of:"
+        f" {names}"
+    )
+
+
+def _of_removed(conn: Connection, group: Group, own: DeadLetterRow) -> tuple[MessageFacts, list[HistoryStep]]:
+    """The facts about a message that was removed; the group's dead letter of it is left."""
     back = _redriven(conn, group, own.origin_key)
     found = MessageFacts(group, State.DLQ, death=_death(conn, group, own.origin_key))
     if back is not None:

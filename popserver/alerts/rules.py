@@ -22,7 +22,7 @@ from popserver.model.times import span
 
 BEHIND_MS: Final = MINUTE_MS  # a message that is ready for longer makes its group one that is behind
 OVERDUE_MS: Final = 5 * SECOND_MS
-OLD: Final = 0.8  # the share of the retention from which on a message that nobody has read is removed soon
+NEAR_REMOVAL: Final = 0.8  # a message is removed soon if its age is more than this share of the retention
 BUDGET: Final = 0.8  # the share of a budget from which on it is nearly used up
 STUCK_ATTEMPT: Final = 2
 COUNTED_MAX: Final = 10_000  # dead letters of the last hour
@@ -183,14 +183,14 @@ def _near_removal(facts: Facts) -> Iterator[Alert]:
     paused = {each.group for each in facts.lag if each.ready and facts.paused(each.group_id, each.topic_id)}
     for group, stored_ms in sorted(_oldest_of(facts.lag).items(), key=lambda each: (each[1], each[0])):
         age_ms = facts.now_ms - stored_ms
-        if not limit_ms or age_ms < OLD * limit_ms:
+        if not limit_ms or age_ms < NEAR_REMOVAL * limit_ms:
             continue
         sentence = (
             f"Messages are removed soon that group {group} has not read: {ready[group]:,} ready, the oldest for"
             f" {span(age_ms)}; the limit is {span(limit_ms)}."
         )
         what = "It is paused: resume it" if group in paused else "Start its members"
-        next_step = f"{what}, raise --retention, or delete the group if nobody needs it."
+        next_step = f"{what}, or raise --retention. If nobody needs the group, delete it."
         yield Alert(AlertKind.RETENTION, *group, sentence, next_step, ("groups", group.name))
 
 

@@ -88,7 +88,7 @@ def locate(conn: Connection, topic_name: Resource | None, message_id: str) -> tu
 
 
 def letters_of_removed(conn: Connection, message_id: str) -> list[DeadLetterRow]:
-    """The dead letters of a message that is in no topic itself any more; empty for others."""
+    """The dead letters of a removed message. Empty if the message itself is still in a topic."""
     found = _stored(conn, message_id)
     if any(row.copy_of is None for row, _ in found):
         return []

@@ -238,7 +238,7 @@ class PrimaryConnections:
             system, known = self._system
         if system != identity.system and len(self.hosts) == 1:
             raise StoreUnavailable(
-                f"the database at {self._name} was replaced, for example by pg_upgrade: its system identifier was"
+                f"{self._name} was replaced, for example by pg_upgrade: its system identifier was"
                 f" {system}, and is {identity.system} now; restart the server if this is meant"
             )
         if system != identity.system:

@@ -2,7 +2,7 @@
 
 For each file it keeps the digest of its source, and one letter for each mutant in the order of `mutants_of`. A file
 that has changed begins anew. A verdict stays when tests change, because they only become more. Without the file of the
-verdicts all is judged. Beside it are verdicts of a run that has not ended.
+verdicts all is judged. A second file beside it has the verdicts of a run that is not finished.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NONE: Final = "."
 
 
 class _Noted(NamedTuple):
-    """A verdict of a run that goes on."""
+    """A verdict of a run that is not finished."""
 
     path: str
     digest: str

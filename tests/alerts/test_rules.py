@@ -123,9 +123,9 @@ def test_what_retention_removes_unread_is_told_before(age_ms: int, is_near: bool
             "Messages are removed soon that group billing has not read: 10 ready, the oldest for 1 min 20 s; the limit"
             " is 1 min 40 s."
         )
-        assert alert.next_step == "Start its members, raise --retention, or delete the group if nobody needs it."
+        assert alert.next_step == "Start its members, or raise --retention. If nobody needs the group, delete it."
         (paused,) = find(old._replace(paused=lambda *_: True))
-        assert paused.next_step.startswith("It is paused: resume it, raise --retention, ")
+        assert paused.next_step.startswith("It is paused: resume it, or raise --retention.")
 
 
 @pytest.mark.parametrize(

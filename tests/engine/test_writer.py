@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from sqlalchemy import Connection, event, text
@@ -219,15 +221,22 @@ async def test_a_small_send_does_not_wait_for_several_large_ones(
     assert sorted(row[0] for row in stored[1:3]) == [1, 900]
 
 
-async def test_a_caller_that_leaves_leaves_its_request_to_be_done(broker: RunningBroker) -> None:
-    await broker.send()
+@contextmanager
+def held_commit(broker: RunningBroker) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """The next commit waits. The first event says that it does, the second one lets it go on."""
     reached, gate = threading.Event(), threading.Event()
 
-    def hold_the_commit() -> None:
+    def hold() -> None:
         reached.set()
         gate.wait(60)
 
-    with watched(broker.broker.engine.database, "COMMIT", hold_the_commit):
+    with watched(broker.broker.engine.database, "COMMIT", hold):
+        yield reached, gate
+
+
+async def test_a_caller_that_leaves_leaves_its_request_to_be_done(broker: RunningBroker) -> None:
+    await broker.send()
+    with held_commit(broker) as (reached, gate):
         sending = asyncio.create_task(broker.send())
         await until(reached.is_set)
         sending.cancel()
@@ -239,17 +248,11 @@ async def test_a_caller_that_leaves_leaves_its_request_to_be_done(broker: Runnin
 
 async def test_a_caller_that_leaves_keeps_no_answer_from_the_others(broker: RunningBroker) -> None:
     await broker.send()
-    reached, gate = threading.Event(), threading.Event()
-
-    def hold_the_commit() -> None:
-        reached.set()
-        gate.wait(60)
-
-    with watched(broker.broker.engine.database, "COMMIT", hold_the_commit):
+    with held_commit(broker) as (reached, gate):
         first = asyncio.create_task(broker.send())
         await until(reached.is_set)
         leaving, staying = asyncio.create_task(broker.send()), asyncio.create_task(broker.send())
-        await asyncio.sleep(0)  # both are asked for, and travel together
+        await until(lambda: len(broker.broker.engine.writer._waiting) == 2)  # they travel together
         leaving.cancel()
         gate.set()
         await first

@@ -49,8 +49,8 @@ def counted(count):
 HANGS_OR_FAILS = """assert sum(counted(2)) == 3
 
 def test_that_ends():
-    import itertools, time
-    time.sleep(0.05)
+    import itertools
+    assert sum(range(2_000_000))  # so it is not the quickest
     assert [*itertools.islice(counted(3), 4)] == [3, 2, 1]
 """
 ENDS_IN_TIME = """pass
