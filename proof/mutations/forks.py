@@ -31,12 +31,11 @@ class Verdict(StrEnum):
     DIED = "the process died, twice"
     SURVIVED = "all tests passed"
     UNREACHED = "no test reaches it"
-    REFUSED = "no test notices it, but mypy refuses it"
+    REFUSED = "no test fails, but mypy refuses it"
 
 
 KILLED = frozenset({Verdict.FAILED, Verdict.BROKEN})
 SETTLED = KILLED | {Verdict.REFUSED}  # these need no reason
-UNNOTICED = frozenset({Verdict.SURVIVED, Verdict.UNREACHED})
 # No test has failed, and a busy machine can be the cause. Such a mutant needs a reason, like a survivor.
 UNSURE = frozenset({Verdict.HUNG, Verdict.DIED})
 # Exit codes of forks.

@@ -1,4 +1,4 @@
-"""Mutants that no test needs to notice: mypy refuses them, so `make check` does."""
+"""Mutants that no test needs to fail for: mypy refuses them, so `make check` does."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from proof.mutations.forks import UNNOTICED, Verdict
+from proof.mutations.forks import SETTLED, Verdict
 from proof.mutations.mutants import Mutant
 
 
 def by_types(verdict: Verdict, mutant: Mutant, root: Path) -> Verdict:
-    """The verdict, or that mypy refuses what no test has noticed."""
-    return Verdict.REFUSED if verdict in UNNOTICED and is_refused(mutant, root) else verdict
+    """The verdict, or that mypy refuses what no test has failed for."""
+    return Verdict.REFUSED if verdict not in SETTLED and is_refused(mutant, root) else verdict
 
 
 def is_refused(mutant: Mutant, root: Path) -> bool:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
 from popserver.database.database import Database
 from popserver.engine.clock import ManualClock
-from popserver.engine.transaction import ANSWER_BYTES_MAX, Phase, Request, Transaction, carries_out_each
+from popserver.engine.transaction import (
+    ANSWER_BYTES_MAX,
+    Locks,
+    Phase,
+    Request,
+    Transaction,
+    carries_out_each,
+)
 from popserver.engine.writer import Writer
 from popserver.model.budget import Budget
 
@@ -43,8 +50,25 @@ class Remove(Request[object]):
     act: Act
 
 
+@dataclass(frozen=True)
+class Locking(Request[object]):
+    """A request that names locks."""
+
+    phase: ClassVar = Phase.APPEND
+    named: tuple[Locks, ...]
+    act: Act
+
+    def locks(self) -> Iterable[Locks]:
+        return self.named
+
+
 @carries_out_each(Change)
 def change(tx: Transaction, request: Change) -> object:
+    return request.act(tx)
+
+
+@carries_out_each(Locking)
+def change_under_locks(tx: Transaction, request: Locking) -> object:
     return request.act(tx)
 
 

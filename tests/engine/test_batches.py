@@ -274,6 +274,11 @@ class TestAnotherServersLock:
             await writer.submit_again(Change(self.refused(5, writer._backlog, seen)))
         assert len(seen) == 5
 
+    async def test_of_a_request_that_stores_nothing_takes_nothing_of_the_backlog(self, writer: Writer) -> None:
+        seen: list[int] = []
+        assert await writer.submit_again(Change(self.refused(1, writer._backlog, seen))) == "done"
+        assert seen == [0, 0]
+
     async def test_is_the_only_refusal_that_is_tried_again(self, writer: Writer) -> None:
         seen: list[int] = []
 

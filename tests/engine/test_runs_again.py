@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -13,11 +13,11 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from popserver.database.notifications import Invalidation
 from popserver.engine.timers import DueTimer
-from popserver.engine.transaction import FinishOrder, Outdated, RepeatedId, Request, Transaction
+from popserver.engine.transaction import FinishOrder, LockOrder, Locks, Outdated, RepeatedId, Request, Transaction
 from popserver.engine.writer import Writer
 from popserver.model.errors import CommitUnknown, Internal, PopError, StoreUnavailable
 from popserver.model.names import Resource
-from tests.engine.acting_writer import Act, Change, Look, Remove, acting_writer
+from tests.engine.acting_writer import Act, Change, Locking, Look, Remove, acting_writer
 
 pytestmark = pytest.mark.timeout(14)  # a writer that is broken answers nobody
 
@@ -383,6 +383,26 @@ async def test_operations_run_in_their_order_and_dead_letters_are_written_before
     ]
     await asyncio.gather(*[writer.submit(each) for each in requests])
     assert order == ["change", "retries", "remove", "look", "keys"]
+
+
+async def test_the_locks_of_all_requests_are_taken_before_the_first_operation(writer: Writer) -> None:
+    taken: list[object] = []
+
+    def act(tx: Transaction) -> Transaction:
+        taken.append("an operation")
+        return tx
+
+    def take(tx: Transaction, keys: set[Hashable]) -> None:
+        taken.append((tx, keys))
+
+    one, other, plain = (
+        Locking((Locks(LockOrder.CATALOG, take, ["c"]), Locks(LockOrder.PROGRESS, take, [1])), act),
+        Locking((Locks(LockOrder.PROGRESS, take, [2]), Locks(LockOrder.PLANS, take, ())), act),
+        Change(act),
+    )
+    tx, *same = await asyncio.gather(*[writer.submit(each) for each in (one, other, plain)])
+    assert same == [tx, tx]
+    assert taken == [(tx, {1, 2}), (tx, {"c"}), *["an operation"] * 3]
 
 
 async def test_a_refusal_is_told_to_its_request_alone(writer: Writer) -> None:

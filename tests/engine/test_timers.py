@@ -135,3 +135,19 @@ async def test_closing_ends_the_wait_for_a_repetition(clock: ManualClock) -> Non
     await background.close()
     await clock.advance(5_000, background.idle)
     assert len(tries) == 1
+
+
+async def test_nothing_is_left_of_work_that_succeeded_the_second_time(clock: ManualClock) -> None:
+    background = BackgroundTasks(clock)
+    refusals = [StoreUnavailable("the database is away")]
+
+    async def work() -> None:
+        if refusals:
+            raise refusals.pop()
+
+    background.submit("name", work)
+    await background.idle()
+    assert background.has("name")
+    await clock.advance(1_000, background.idle)
+    assert not background.has("name")
+    assert not background._alarms

@@ -249,8 +249,9 @@ def test_what_mypy_refuses_needs_no_test() -> None:
     taken = mutants_of("popserver/fifo/order.py", ROOT)[-1]
     assert by_types(Verdict.SURVIVED, refused, ROOT) is Verdict.REFUSED
     assert by_types(Verdict.UNREACHED, refused, ROOT) is Verdict.REFUSED
+    assert by_types(Verdict.HUNG, refused, ROOT) is Verdict.REFUSED
+    assert by_types(Verdict.FAILED, refused, ROOT) is Verdict.FAILED
     assert by_types(Verdict.SURVIVED, taken, ROOT) is Verdict.SURVIVED
-    assert by_types(Verdict.HUNG, refused, ROOT) is Verdict.HUNG
 
 
 def test_survivors_are_judged_again_when_there_are_more_tests(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from popserver.administration import facts as administration_facts
 from popserver.administration import message_facts
 from popserver.administration.why import sentence
+from popserver.catalog import topics
 from popserver.model.group import Group
 from popserver.model.message import Message
 from popserver.model.names import Resource, retry_topic
@@ -107,3 +108,17 @@ def test_to_another_group_it_is_any_message(store: OpenStore, topic: Topic, grou
     hand_back(store, group, topic)
     store.end_due(after_ms=MINUTE)
     assert why(store, other, sent) == "COMMIT: group 'other' has committed an offset beyond it"
+
+
+def test_its_retry_outlives_its_topic_and_the_dead_letter_of_another_group(
+    store: OpenStore, topic: Topic, group: Group, sent: Message
+) -> None:
+    other = pull_group(store, "other", max_attempts=1)
+    hand_back(store, other, topic)
+    hand_back(store, group, topic)
+    store.end_due(after_ms=MINUTE)
+    store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
+    waits = "READY for group 'billing', which has not received from this topic yet; it will start at the earliest message"
+    assert why(store, group, sent) == waits
+    assert why(store, group, sent, retry_topic(group.name)) == waits
+    assert why(store, other, sent).startswith("DLQ: a dead letter of group 'other' since")
