@@ -43,7 +43,7 @@ def moved(row: DeliveryRow) -> Moved:
 def why_not(tx: Transaction, group: Group, receipt: Receipt) -> PopError | None:
     """Why a receipt names no current hold; None if its message is committed and the handle has not ended."""
     row = holds.of_message(tx.conn, receipt.group_id, receipt.message_key)
-    state = State(row.state) if row is not None else _implied_state(tx, receipt)
+    state = State(row.state) if row is not None else state_of(tx, receipt)
     is_acked = state is State.COMMIT or (row is not None and state in ACKED and row.hold_id == receipt.hold_id)
     if is_acked and tx.now_ms < receipt.ends_at_ms:
         if row is not None:
@@ -84,12 +84,7 @@ def refusal(tx: Transaction, group: Group, receipt: Receipt) -> PopError:
 
 
 def state_of(tx: Transaction, receipt: Receipt) -> State:
-    """The state of the receipt's message in its group, implied or stored."""
-    row = holds.of_message(tx.conn, receipt.group_id, receipt.message_key)
-    return State(row.state) if row is not None else _implied_state(tx, receipt)
-
-
-def _implied_state(tx: Transaction, receipt: Receipt) -> State:
+    """The state of the receipt's message in its group."""
     first_key = _first_key(tx, receipt)
     if (receipt.group_id, first_key) in tx.at_end(NewDeadLetters).letters:
         return State.DLQ  # in this transaction, which writes the dead letter at its end

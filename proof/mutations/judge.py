@@ -29,6 +29,7 @@ from proof.mutations.host import (
 )
 from proof.mutations.imported import ImportedTrial, load_others
 from proof.mutations.mutants import Mutant, mutants_of
+from proof.mutations.near import lines_near
 from proof.mutations.postgres import drop_databases, shared_postgres
 from proof.mutations.record import in_drawn_order
 from proof.mutations.rooms import MutatedRoom
@@ -171,11 +172,22 @@ def _after(room: MutatedRoom) -> Callable[[int], None]:
 def _imported(
     index: int, mutant: Mutant, room: MutatedRoom, root: Path, baseline: Baseline, budget_s: float = BUDGET_S
 ) -> Task[int]:
-    reaching = {test for tests in baseline.reached[mutant.path].values() for test in tests}
-    # A test of a constant reaches no line: what runs while a module is imported belongs to no test.
-    first = quickest(reaching, baseline.seconds, budget_s)
-    left_s = budget_s - sum(baseline.seconds[each] for each in first)
-    tests = [*first, *quickest(baseline.seconds.keys() - reaching, baseline.seconds, max(0.0, left_s))]
+    tests = _chosen(mutant, root, baseline, budget_s)
     limit = max(SECONDS_MIN, PATIENCE * sum(baseline.seconds[each] for each in tests)) + IMPORT_SECONDS_MAX
     trial = ImportedTrial(root, mutant, room.options, tests)
     return Task(index, trial, limit)
+
+
+def _chosen(mutant: Mutant, root: Path, baseline: Baseline, budget_s: float) -> list[str]:
+    """First the tests that run what changes, then those that reach the file, then others: as many as fit.
+
+    A test of a constant reaches no line: what runs while a module is imported belongs to no test.
+    """
+    near = lines_near(mutant, (root / mutant.path).read_text())
+    reached = baseline.reached[mutant.path]
+    nearest = {test for line, tests in reached.items() if line in near for test in tests}
+    chosen: dict[str, None] = {}
+    for some in (nearest, {test for tests in reached.values() for test in tests}, baseline.seconds.keys()):
+        left_s = budget_s - sum(baseline.seconds[each] for each in chosen)
+        chosen |= dict.fromkeys(quickest(some - chosen.keys(), baseline.seconds, max(0.0, left_s)))
+    return [*chosen]

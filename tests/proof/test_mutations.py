@@ -10,7 +10,8 @@ import pytest
 
 from proof.mutations.forks import Verdict
 from proof.mutations.host import Failures
-from proof.mutations.mutants import mutants_of
+from proof.mutations.mutants import Mutant, mutants_of
+from proof.mutations.near import lines_near
 from proof.mutations.rebound import rebinding_of
 from proof.mutations.record import Record
 from proof.mutations.rooms import ROOMS
@@ -24,6 +25,19 @@ LIMIT = 3
 
 def is_full(count):
     return count >= LIMIT
+"""
+BOXES = """
+LIMIT = 3
+UNUSED = 1
+
+class Box:
+    size: int = 0
+
+def is_full(box, more=1):
+    return more > LIMIT
+
+def grown(box):
+    return max(LIMIT, box.size)
 """
 WHILE = """
 def doubled(count):
@@ -149,6 +163,21 @@ def test_a_value_of_a_module_is_made_again(before: str, after: str, lines: set[i
     """Without an import, if nobody else can have it."""
     found = rebinding_of(TABLES, TABLES.replace(before, after), "planted.py", imported=[2, 5, 6, 7])
     assert (set(found.lines) if found else None) == lines
+
+
+@pytest.mark.parametrize(
+    ("changed", "lines"),
+    [
+        pytest.param("LIMIT = 3", {9, 12}, id="a constant"),
+        pytest.param("    size: int = 0", {12}, id="a field"),
+        pytest.param("def is_full(box, more=1):", {9}, id="parameters"),
+        pytest.param("UNUSED = 1", set(), id="what no function uses"),
+    ],
+)
+def test_tests_of_what_uses_it_judge_a_value_first(changed: str, lines: set[int]) -> None:
+    at = BOXES.splitlines().index(changed) + 1
+    mutant = Mutant("boxes.py", "", "", (at, at), is_in_body=False, source=BOXES)
+    assert lines_near(mutant, BOXES) == lines
 
 
 def test_a_constant_is_judged_by_tests_that_reach_no_line_of_its_file(tmp_path: Path) -> None:

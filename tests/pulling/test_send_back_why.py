@@ -118,7 +118,9 @@ def test_its_retry_outlives_its_topic_and_the_dead_letter_of_another_group(
     hand_back(store, group, topic)
     store.end_due(after_ms=MINUTE)
     store.one(topics.delete_topic, topics.DeleteTopic(topic.name))
-    waits = "READY for group 'billing', which has not received from this topic yet; it will start at the earliest message"
+    waits = (
+        "READY for group 'billing', which has not received from this topic yet; it will start at the earliest message"
+    )
     assert why(store, group, sent) == waits
     assert why(store, group, sent, retry_topic(group.name)) == waits
     assert why(store, other, sent).startswith("DLQ: a dead letter of group 'other' since")

@@ -132,6 +132,16 @@ def test_the_history_has_acks_before_their_turn(store: OpenStore, topic: Topic) 
     ]
 
 
+def test_the_requests_of_a_group_are_done_together(store: OpenStore, group: Group, topic: Topic) -> None:
+    held = held_of(store, group, topic, 3)
+    other = store.group("other", meets=[topic])
+    theirs = [receipt_of(each) for each in store.receive(other, topic)]
+    plans = Plans(store)
+    with plans.caught():
+        store.do(ack.ack, Ack(group, held[:1]), Ack(other, theirs), Ack(group, held[1:]))
+    assert plans.count == 2
+
+
 @pytest.mark.parametrize("level", [HistoryLevel.NONE, HistoryLevel.ALL])
 @pytest.mark.parametrize("is_late", [False, True])
 def test_each_group_of_one_transaction_has_its_own_outcomes(

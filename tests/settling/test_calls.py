@@ -73,8 +73,9 @@ async def test_only_a_lite_topic_is_suspended_and_only_if_nothing_is_given_back(
     await broker.broker.catalog.create_topic(a_new_topic(accepts=(kind,)))
     await broker.send([a_message(message_group="l" if is_lite else None, message_type=kind)])
     (held,) = await broker.receive()
-    more = {} if suspend is None else {"suspend": suspend}
-    await broker.broker.change_invisible(GROUP, TOPIC, held.receipt_handle, 1_000, give_back=give_back, **more)
+    more: dict[str, Any] = {} if suspend is None else {"suspend": suspend}
+    settling = broker.broker.consuming.settling
+    await settling.change_invisible(GROUP, TOPIC, held.receipt_handle, 1_000, give_back=give_back, **more)
     (change,) = asked
     assert isinstance(change, ChangeInvisible)
     assert (change.suspend, change.give_back, change.reason) == (

@@ -224,6 +224,21 @@ def test_in_a_place_that_another_server_has_nothing_is_locked(store: OpenStore) 
     other.close()
 
 
+def test_what_another_server_has_locked_is_due_again_soon(store: OpenStore) -> None:
+    if store.database.is_sqlite:
+        pytest.skip("SQLite has one writer")
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    store.receive(group, topic, invisible_ms=SECOND)
+    with store.database.connect_writer() as other:
+        store.database.begin(other)
+        other.execute(text("SELECT 1 FROM delivery FOR UPDATE"))
+        store.now_ms += SECOND
+        assert store.one(expire.end_due, expire.EndDue()) == expire.EndedHolds(store.now_ms + 20)
+        other.exec_driver_sql("ROLLBACK")
+
+
 def test_what_others_have_locked_does_not_hide_what_is_free(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when it is more than a step."""
     if store.database.is_sqlite:

@@ -109,6 +109,15 @@ def test_each_kind_of_hold(
         assert ("BACKOFF_ELAPSED", "WAITING_RETRY", 1, "c7", "") in steps(store, group)
 
 
+def test_the_end_of_an_interval_has_no_reason(store: OpenStore, topics: list[Topic]) -> None:
+    group = group_of(store, topics)
+    store.send(topics[0])
+    held(store, group, topics[0], holder=Holder.PUSH)
+    end_due(store, after_ms=HOUR)
+    end_due(store, after_ms=HOUR)
+    assert [(step[0], step[4]) for step in steps(store, group)][1:] == [("BACKOFF_ELAPSED", "")]
+
+
 @pytest.mark.parametrize(("late_ms", "since_ms"), [(0, 0), (1_000, 0), (1_001, 1), (HOUR, HOUR - 1_000)])
 def test_a_message_is_ready_since_its_hold_ended_or_since_a_moment_ago(
     store: OpenStore, topics: list[Topic], late_ms: int, since_ms: int

@@ -92,6 +92,13 @@ class TestNoLongerValid:
         reset(store, group, topic, 0)
         assert why(store, group, receipt) == no_longer("its time ended, or it was replaced", "READY")
 
+    def test_the_group_has_left_the_queue(self, store: OpenStore, group: Group, topic: Topic) -> None:
+        receipt = hold(store, group, topic)
+        for table in ("delivery", "progress"):
+            store.conn.exec_driver_sql(f"DELETE FROM {table} WHERE group_id = {group.group_id}")
+        store.conn.commit()
+        assert why(store, group, receipt) == no_longer("its time ended, or it was replaced", "READY")
+
     def test_the_message_is_a_dead_letter(self, store: OpenStore, group: Group, topic: Topic) -> None:
         receipt = hold(store, group, topic)
         store.forward(group, receipt)
@@ -207,6 +214,7 @@ def test_what_a_users_transaction_has_locked_is_left_and_the_others_are_done(
         assert isinstance(store.forward(group, held[1]), TooManyRequests)
         (refusal,) = store.do(release.cancel_delivery, release.CancelDelivery(held[1:3]))
         assert isinstance(refusal, TooManyRequests)
+        assert "that was not sent is locked" in refusal.sentence
         (refusal,) = store.do(release.abandon_holds, release.AbandonHolds(receipts=held[1:]))
         assert isinstance(refusal, TooManyRequests)
         assert "whose client disconnected is locked" in refusal.sentence
