@@ -36,6 +36,8 @@ from tests.support.pending_store import (
 
 COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
 
+pytestmark = pytest.mark.timeout(14)  # a decision that is not made is asked for again, without an end
+
 
 def test_nobody_sees_it_before_it_is_committed(store: OpenStore) -> None:
     topic = store.topic()
