@@ -90,7 +90,7 @@ def _due_from(tx: Transaction, *, looks_back: bool) -> int:
     """The time at which the search begins. Most messages of users' transactions are due at 0."""
     from_ms = tx.search_from(DelayedFrom, None, tx.calendar_ms)
     if looks_back:
-        from_ms = max(0, min(from_ms, tx.calendar_ms - LATE_MS))
+        from_ms = min(from_ms, tx.calendar_ms - LATE_MS)
     return 0 if from_ms and pending_messages.is_any_due_at_once(tx.conn) else from_ms
 
 
@@ -161,11 +161,8 @@ def _placed(
 
 def _in_order(tx: Transaction, rows: Sequence[PendingRow]) -> list[PendingRow]:
     """The rows without those after a message of their message group that another server has locked."""
-    last: dict[tuple[int, str], int] = {}
-    for row in rows:
-        if row.message_group is not None:
-            member = row.topic_id, row.message_group
-            last[member] = max(row.pending_id, last.get(member, 0))
+    # The messages of a group are all due at once, so they come in the order of their ids.
+    last = {(row.topic_id, row.message_group): row.pending_id for row in rows if row.message_group is not None}
     if not last:
         return list(rows)
     missing = pending_messages.first_missing(tx.conn, last, (row.pending_id for row in rows))

@@ -27,9 +27,7 @@ from popserver.producing.enqueue import enqueue
 from popserver.producing.pending_facts import stored_pending
 from popserver.producing.rules import CheckPolicy, Resolution
 
-# Limits of one step: a check carries the whole message.
 CHECKS_PER_STEP_MAX = 100
-CHECKED_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Decision(NamedTuple):
@@ -111,7 +109,7 @@ def claim_checks(tx: Transaction, requests: Sequence[ClaimChecks]) -> list[Claim
     policy = requests[0].policy
     from_ms = _checks_from(tx, frozenset[int]().union(*(each.topic_ids for each in requests)))
     found = pending_messages.due_checks(tx.conn, from_ms, tx.now_ms, CHECKS_PER_STEP_MAX)
-    due = read.within_a_page(((row, row.size) for row in found), CHECKED_BYTES_MAX)
+    due = read.within_a_page((row, row.size) for row in found)  # a check carries the whole message
     names = topics_by_id(tx.conn, {row.topic_id for row in due}) if due else {}
     discarded = [row for row in due if row.checks >= policy.checks_max]
     pending_messages.remove(tx.conn, (row.pending_id for row in discarded))

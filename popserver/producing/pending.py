@@ -123,7 +123,7 @@ def recall_pending(tx: Transaction, request: RecallPending) -> PopError | None:
     if any(row.deliver_at_ms == request.deliver_at_ms for row in delayed):
         pending_messages.remove(tx.conn, (row.pending_id for row in delayed))
         return None
-    entered = None if rows else by_key.original(tx.conn, request.topic.topic_id, message_id)
+    entered = by_key.original(tx.conn, request.topic.topic_id, message_id)
     if entered is None:
         return MessageNotFound(
             f"topic '{request.topic.name}' has no delayed message '{request.message_id[:64]}' with the handle's time,"

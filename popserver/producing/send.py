@@ -71,10 +71,15 @@ class Sending:
         if good:
             types = {message.message_type for message in good}
             topic = await self._topic_for(good[0].topic, types)
-            if types.isdisjoint(_MAY_WAIT):
-                stored = await self._append(topic, good)
-            else:
-                stored = await self._append_or_pend(topic, good, client_id)
+            try:
+                if types.isdisjoint(_MAY_WAIT):
+                    stored = await self._append(topic, good)
+                else:
+                    stored = await self._append_or_pend(topic, good, client_id)
+            except (TopicClosed, TopicNotFound):
+                if topic.closed_because is None:
+                    self._catalog.forget_topic(topic.name)
+                raise
         results = iter(stored)
         return [next(results) if outcome is None else outcome for outcome in outcomes]
 
@@ -116,12 +121,7 @@ class Sending:
             self._transactions.producers.sends(client_id, topic.name)
         size = sum([len(message.body) + BYTES_OF_KEY * len(message.keys) for message in batch])
         request = StorePending(topic, batch, client_id, self._transactions.policy, self._key_window_ms)
-        try:
-            stored = await self._writer.submit(request, size=size)
-        except (TopicClosed, TopicNotFound):
-            if topic.closed_because is None:
-                self._catalog.forget_topic(topic.name)
-            raise
+        stored = await self._writer.submit(request, size=size)
         self._count_pended(topic, batch)
         due_ms = [each.deliver_at_ms for each in batch if each.deliver_at_ms is not None]
         if due_ms:
@@ -132,24 +132,19 @@ class Sending:
         sizes = [len(message.body) for message in batch]
         of_keys = BYTES_OF_KEY * sum([len(message.keys) for message in batch])
         request = Append(topic, batch, self._key_window_ms)
-        try:
-            stored = await self._writer.submit(request, size=sum(sizes) + of_keys)
-            sent = self._writer.meters.sent
-            for message, size in zip(batch, sizes, strict=True):
-                counted = sent[topic.topic_id, message.message_type].sizes
-                counted.counts[bisect_left(counted.limits, size)] += 1
-                counted.total += size
-            return stored
-        except (TopicClosed, TopicNotFound):
-            if topic.closed_because is None:
-                self._catalog.forget_topic(topic.name)
-            raise
+        stored = await self._writer.submit(request, size=sum(sizes) + of_keys)
+        sent = self._writer.meters.sent
+        for message, size in zip(batch, sizes, strict=True):
+            counted = sent[topic.topic_id, message.message_type].sizes
+            counted.counts[bisect_left(counted.limits, size)] += 1
+            counted.total += size
+        return stored
 
     def _count_pended(self, topic: Topic, batch: Sequence[Message]) -> None:
         meters, calendar_ms = self._writer.meters, self._clock.calendar_ms()
         for message in batch:
             meters.sent[topic.topic_id, message.message_type].sizes.add(len(message.body))
-            if message.message_type is not MessageType.TRANSACTION and message.deliver_at_ms is not None:
+            if message.deliver_at_ms is not None:
                 delay_ms = max(0, message.deliver_at_ms - calendar_ms)
                 meters.timed[topic.topic_id].delays.add(delay_ms / 1_000)
 

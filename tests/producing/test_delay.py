@@ -12,14 +12,16 @@ from popserver.database import schema
 from popserver.engine.transaction import STEP_ROWS_MAX, RepeatedId, Transaction
 from popserver.filters.tags import parse
 from popserver.maintenance import retention
+from popserver.messages.keyed import KeySearch, spans_of_all
 from popserver.messages.pending_messages import PENDING_COLUMNS
 from popserver.messages.stored import Append, append
 from popserver.model.errors import MessageNotFound, MessagePropertyConflictWithType, TooLate, TopicNotFound
-from popserver.model.message import Message, id_to_bytes
+from popserver.model.message import PROPERTY, Message, id_to_bytes
 from popserver.model.states import PendingKind, State
 from popserver.model.topic import MessageType
 from popserver.producing import enqueue, pending
 from popserver.producing.pending_facts import After, pending_with_key, scheduled
+from popserver.producing.rules import CheckPolicy
 from tests.support.builders import TOPIC, a_message, messages_of
 from tests.support.open_store import HOUR, MINUTE, SECOND, START_MS, OpenStore, ids
 from tests.support.pending_store import a_delayed, a_half, commit, enter_due, ids_in, pend, recall
@@ -52,6 +54,28 @@ def test_one_that_a_user_stored_after_its_time_enters_when_the_server_is_told(st
     assert store.one(enqueue.enqueue_due, enqueue.EnqueueDue(looks_back=True)).entered == 1
 
 
+def test_it_is_found_by_its_keys(store: OpenStore) -> None:
+    topic = store.topic()
+    sent = [a_delayed(store, keys=keys) for keys in (("k", "l"), (), ("k",))]
+    pend(store, topic, *sent)
+    enter_due(store, after_ms=MINUTE)
+    search = KeySearch("k", spans_of_all(store.conn), None)
+    found = store.rows("SELECT message_key FROM message ORDER BY message_key DESC")
+    assert [each.message_key for each in search.step(store.conn, 9)] == [found[0].message_key, found[2].message_key]
+
+
+def test_its_key_does_not_wait_as_long(store: OpenStore) -> None:
+    """Once the key's window has ended, another message may have the key; both enter."""
+    topic = store.topic()
+    sent = [a_delayed(store, after_ms, properties={PROPERTY: "order-42"}) for after_ms in (MINUTE, HOUR)]
+    for each in sent:
+        wish = pending.StorePending(topic, [each], "p1", CheckPolicy(), key_window_ms=SECOND)
+        store.one(pending.store_pending, wish)
+        store.now_ms += SECOND
+    assert enter_due(store, after_ms=HOUR) == 2
+    assert ids_in(store, "message") == [each.message_id for each in sent]
+
+
 def test_it_takes_part_in_a_tag_filter(store: OpenStore) -> None:
     topic = store.topic()
     group = store.group(meets=[topic])
@@ -71,7 +95,7 @@ def test_what_is_due_first_enters_first(store: OpenStore) -> None:
 def test_many_enter_in_steps(store: OpenStore) -> None:
     topic = store.topic(queues=2)
     pend(store, topic, *(a_delayed(store) for _ in range(STEP_ROWS_MAX + 5)))
-    store.now_ms += MINUTE
+    store.now_ms += HOUR
     first = store.one(enqueue.enqueue_due, enqueue.EnqueueDue())
     assert first[:3] == (STEP_ROWS_MAX, store.now_ms, None)
     assert len(first.placed) == STEP_ROWS_MAX
@@ -170,11 +194,18 @@ def test_recall(store: OpenStore) -> None:
     assert pend(store, topic, taken_back)[0].deliver_at_ms == taken_back.deliver_at_ms
 
 
-def test_recall_comes_too_late(store: OpenStore) -> None:
+@pytest.mark.parametrize("is_enqueued", [False, True])
+def test_recall_comes_too_late(store: OpenStore, is_enqueued: bool) -> None:
+    """`is_enqueued`: a user's own transaction has stored the same id meanwhile, for later."""
     topic = store.topic()
     late = a_delayed(store)
     pend(store, topic, late)
-    enter_due(store, after_ms=MINUTE)
+    if is_enqueued:
+        enqueued_too(store, late)
+        store.conn.execute(
+            text("UPDATE pending SET due_at_ms = :at, deliver_at_ms = :at WHERE enqueued = 1"), {"at": START_MS + HOUR}
+        )
+    assert enter_due(store, after_ms=MINUTE) == 1
     before = store.digest()
     refusal = recall(store, topic, late)
     assert isinstance(refusal, TooLate)
@@ -250,6 +281,7 @@ def test_messages_of_a_group_keep_their_order(store: OpenStore) -> None:
     topic = store.topic(queues=4)
     group = store.group(meets=[topic])
     sent = messages_of(30, message_group="g", message_type=MessageType.FIFO, deliver_at_ms=0)
+    assert enter_due(store) == 0  # other steps begin where one did a moment ago
     pend(store, topic, *sent)
     assert enter_due(store) == 30
     assert ids(store.receive(group, topic)) == [each.message_id for each in sent]
@@ -291,11 +323,15 @@ def test_recall_and_cancel_take_all_of_an_id(store: OpenStore) -> None:
     assert store.one_value("SELECT COUNT(*) FROM pending") == 0
 
 
-def test_a_half_is_decided_though_its_id_is_enqueued(store: OpenStore) -> None:
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_half_is_decided_though_its_id_is_enqueued(store: OpenStore, is_first: bool) -> None:
+    """`is_first`: it was sent before the user's own transaction stored the id."""
     topic = store.topic()
     sent = a_half()
     (half,) = pend(store, topic, sent)
     enqueued_too(store, sent)
+    if not is_first:
+        store.conn.execute(text("UPDATE pending SET pending_id = pending_id + 9 WHERE enqueued = 0"))
     assert commit(store, topic, half) is True
     assert store.one_value("SELECT COUNT(*) FROM message") == 1
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from popserver.engine.transaction import Transaction
+from popserver.messages import read
 from popserver.messages.pending_messages import PendingRow
 from popserver.model.message import PROPERTY
 from popserver.model.topic import Topic
@@ -34,6 +37,17 @@ def test_the_first_of_several_claims_gets_the_checks_of_all_topics(store: OpenSt
     assert (first.discarded, first.next_check_ms) == ([], next_ms)
     assert second == ([], [], next_ms)
     assert len(take_checks(store, third).checks) == 1
+
+
+def test_claims_leave_alone_what_others_do_after_the_commit(store: OpenStore) -> None:
+    topic, done = store.topic(), list[str]()
+
+    def after_another(tx: Transaction, requests: Sequence[ClaimChecks]) -> Any:
+        tx.after_commit.append(lambda: done.append("another"))
+        return claim_checks(tx, requests)
+
+    store.one(after_another, claim(topic))
+    assert done == ["another"]
 
 
 def test_several_returns_take_back_their_own_checks(store: OpenStore) -> None:
@@ -95,7 +109,7 @@ def test_behind_a_message_that_stays_all_of_its_group_stay() -> None:
 
 
 def test_a_step_has_limits_of_memory() -> None:
-    assert (enqueue.STEP_BYTES_MAX, half_messages.CHECKED_BYTES_MAX) == (32 * 1024 * 1024, 16 * 1024 * 1024)
+    assert (enqueue.STEP_BYTES_MAX, read.PAGE_BYTES_MAX) == (32 * 1024 * 1024, 16 * 1024 * 1024)
     assert (half_messages.CHECKS_PER_STEP_MAX, enqueue.LATE_MS) == (100, 5_000)
 
 

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from popserver.database.schema import pending
+from popserver.messages import read
 from popserver.messages.pending_messages import topics_of_sender
 from popserver.model.errors import InvalidTransactionId
 from popserver.model.topic import MessageType
@@ -133,11 +134,13 @@ def test_a_wrong_transaction_id_is_known_after_the_decision_too(store: OpenStore
 
 def test_the_transaction_id_of_an_older_server_counts_while_its_half_is_there(store: OpenStore) -> None:
     topic = store.topic()
-    halves = pend(store, topic, a_half(), a_half())
+    halves = pend(store, topic, a_half(), a_half(), a_half())
     store.conn.execute(update(pending).values(transaction_id="0123456789ABCDEF"))
-    committed, rolled_back = (half._replace(transaction_id="0123456789ABCDEF") for half in halves)
+    committed, rolled_back, third = (half._replace(transaction_id="0123456789ABCDEF") for half in halves)
     assert commit(store, topic, committed) is True
     assert roll_back(store, topic, rolled_back) is True
+    twice = [decision(topic, third, COMMIT)] * 2
+    assert store.do(end_transaction, *twice) == [Decision(is_made=True, age_ms=0), Decision(is_made=True)]
 
 
 def test_an_unknown_half_cannot_be_committed(store: OpenStore) -> None:
@@ -241,3 +244,10 @@ def test_many_are_asked_about_in_steps(store: OpenStore) -> None:
     assert first.next_check_ms is not None
     assert first.next_check_ms <= store.now_ms
     assert len(take_checks(store, topic).checks) == 1
+
+
+def test_a_step_carries_so_many_bytes(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "PAGE_BYTES_MAX", 25)
+    topic = store.topic()
+    pend(store, topic, *(a_half(body=bytes(10)) for _ in range(3)))
+    assert [len(take_checks(store, topic, after_ms=after_ms).checks) for after_ms in (MINUTE, 0, 0)] == [2, 1, 0]
