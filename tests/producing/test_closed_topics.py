@@ -13,11 +13,11 @@ from popserver.messages.stored import Append, append
 from popserver.model.errors import BadRequest, PopError, TopicClosed, TopicNotFound
 from popserver.model.message import PROPERTY
 from popserver.model.names import Resource
-from popserver.model.topic import Topic, check_closed_because
+from popserver.model.topic import MessageType, NewTopic, Topic, check_closed_because
 from tests.support.builders import TOPIC, a_message
 from tests.support.open_store import OpenStore
 from tests.support.pending_store import a_delayed, a_half, commit, pend
-from tests.support.running_broker import until
+from tests.support.running_broker import RunningBroker, until
 from tests.support.several_brokers import SeveralBrokers
 
 MOVED = "it has moved to 127.0.0.1:8081"
@@ -128,6 +128,24 @@ async def test_a_server_that_has_not_heard_of_it_stores_nothing(servers: Several
     await servers.b.broker.catalog.update_topic(TOPIC, closed_because="")
     await until(lambda: TOPIC not in servers.a.broker.catalog._topics)
     await servers.a.send()
+
+
+@pytest.mark.parametrize("after_ms", [0, 60_000], ids=["at once", "delayed"])
+async def test_a_server_reads_a_topic_anew_unless_it_knows_that_it_is_closed(
+    broker: RunningBroker, after_ms: int
+) -> None:
+    catalog, topics_known = broker.broker.catalog, broker.broker.catalog._topics
+    at_ms = broker.clock.now_ms() + after_ms
+    batch = [a_message(message_type=MessageType.DELAY, deliver_at_ms=at_ms)]
+    await catalog.create_topic(NewTopic(TOPIC, 1, (MessageType.DELAY,)))
+    outdated = await catalog.topic(TOPIC)
+    await catalog.update_topic(TOPIC, closed_because=MOVED)
+    newest = await catalog.topic(TOPIC)
+    for known in (outdated, newest):
+        topics_known[TOPIC] = known
+        with pytest.raises(TopicClosed, match=SAID):
+            await broker.broker.send(batch)
+        assert (TOPIC in topics_known) is (known is newest)
 
 
 async def test_nothing_comes_in_after_it_was_closed_under_load(servers: SeveralBrokers) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
 from popserver.producing.rules import Resolution
 from tests.support.builders import TOPIC, a_message
-from tests.support.running_broker import RunningBroker
+from tests.support.running_broker import RunningBroker, running_broker
 
 ALL_TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 MINUTE = 60_000
@@ -71,6 +72,44 @@ async def test_delays_are_counted_when_sent_and_messages_when_they_enter(broker:
     await broker.advance(MINUTE)
     assert (timed.delays.count, timed.delays.total, timed.entered) == (3, 360.0, 3)
     assert sizes(broker) == {(topic_id, MessageType.DELAY): (4, 16)}, "counted once, when they were sent"
+
+
+async def test_one_that_is_due_once_it_is_stored_has_had_no_delay(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_id = await topic_of_all(broker)
+    submit = broker.broker.engine.writer.submit
+
+    async def slow(request: Any, **more: Any) -> Any:
+        result = await submit(request, **more)
+        broker.clock._now_ms += 5
+        return result
+
+    monkeypatch.setattr(broker.broker.engine.writer, "submit", slow)
+    await broker.send([delayed(broker, 5), delayed(broker, 1)])
+    delays = broker.broker.engine.meters.timed[topic_id].delays
+    assert (delays.count, delays.total) == (2, 0.0)
+
+
+async def test_messages_of_users_transactions_are_counted_when_they_enter(postgres_url: str) -> None:
+    async with running_broker(postgres_url) as broker:
+        topic_id = await topic_of_all(broker)
+        now_ms = broker.clock.now_ms()
+        with broker.broker.engine.database.writing.begin() as conn:
+            for body, due_ms in (("one", None), ("late", now_ms - 5), ("later", now_ms + MINUTE)):
+                conn.execute(
+                    text("SELECT popmq_enqueue('orders', CAST(:body AS bytea), deliver_at_ms => :due_ms)"),
+                    {"body": body, "due_ms": due_ms},
+                )
+            conn.execute(text("UPDATE pending SET stored_at_ms = :now_ms"), {"now_ms": now_ms})
+        broker.broker.producing.pending.check_due()
+        await broker.advance(0)
+        timed = broker.broker.engine.meters.timed[topic_id]
+        assert (timed.delays.count, timed.delays.total, timed.entered) == (1, 0.0, 1)
+        assert sizes(broker) == {(topic_id, MessageType.NORMAL): (1, 3), (topic_id, MessageType.DELAY): (1, 4)}
+        await broker.advance(MINUTE)
+        assert (timed.delays.count, timed.delays.total, timed.entered) == (2, 60.0, 2)
+        assert sizes(broker)[topic_id, MessageType.DELAY] == (2, 9)
 
 
 @pytest.mark.parametrize("resolution", Resolution)

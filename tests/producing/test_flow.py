@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -13,20 +14,23 @@ from popserver.model.errors import (
     BadRequest,
     InvalidTransactionId,
     MessageNotFound,
+    MessagePropertyConflictWithType,
     PopError,
     StoreUnavailable,
     TopicNotFound,
 )
 from popserver.model.handles import RecallHandle, encode_recall
-from popserver.model.message import SendResult
+from popserver.model.message import PROPERTY, SendResult
 from popserver.model.names import Resource
-from popserver.model.topic import MessageType
-from popserver.producing import enqueue
+from popserver.model.topic import MessageType, NewTopic
+from popserver.producing import checks, enqueue
 from popserver.producing.half_messages import Check
 from popserver.producing.rules import CheckPolicy, Resolution
 from popserver.producing.scheduled import is_pending
 from tests.support.builders import TOPIC, a_message
 from tests.support.running_broker import RunningBroker, running_broker
+
+pytestmark = pytest.mark.timeout(14)  # a broken server may wait for a producer for ever
 
 SECOND, MINUTE = 1_000, 60_000
 OTHER = Resource("", "other")
@@ -116,6 +120,53 @@ class TestACheck:
         await broker.advance(6 * SECOND)
         assert (len(answers.asked), len(broken.asked)) == (1, 1)
         assert broker.broker.producing.transactions.producers.topics == {TOPIC}
+
+    async def test_asks_the_next_producer_if_a_stream_takes_no_data(
+        self, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def hang(_check: Check) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(checks, "ASK_TIMEOUT_S", 0.001)
+        await half(broker)
+        await broker.broker.producing.transactions.joined("p1", object(), [TOPIC], hang)
+        answers = await Stream().join(broker, "p2")
+        await broker.advance(6 * SECOND)
+        assert len(answers.asked) == 1
+
+    async def test_passes_over_a_producer_that_has_left_meanwhile(self, broker: RunningBroker) -> None:
+        transactions = broker.broker.producing.transactions
+
+        async def others_leave(_check: Check) -> None:
+            transactions.producers.left("p2")
+            raise ConnectionResetError
+
+        await half(broker)
+        await transactions.joined("p1", object(), [TOPIC], others_leave)
+        leaves, answers = [await Stream().join(broker, name) for name in ("p2", "p3")]
+        await broker.advance(6 * SECOND)
+        assert (len(leaves.asked), len(answers.asked)) == (0, 1)
+
+    async def test_goes_to_the_new_stream_of_a_producer_whose_old_one_breaks(self, broker: RunningBroker) -> None:
+        new = Stream()
+
+        async def come_back(_check: Check) -> None:
+            await new.join(broker, "p1")
+            raise ConnectionResetError
+
+        await half(broker)
+        await broker.broker.producing.transactions.joined("p1", object(), [TOPIC], come_back)
+        await broker.advance(6 * SECOND)
+        assert [each.checks_before for each in new.asked] == [0]
+
+    async def test_is_due_also_if_its_producer_was_there_before(self, broker: RunningBroker) -> None:
+        stream = await Stream().join(broker, "p1")
+        await broker.advance(0)  # nothing is pending yet
+        await half(broker)
+        await broker.advance(6 * SECOND - 1)
+        assert stream.asked == []
+        await broker.advance(1)
+        assert len(stream.asked) == 1
 
     async def test_asks_about_each_topic_its_own_producers(self, broker: RunningBroker) -> None:
         await half(broker, "p1")
@@ -243,6 +294,7 @@ class TestTheEarliestDelayedMessage:
         pending.check_due()
         await broker.advance(0)
         assert [each.looks_back for each in steps] == [True]
+        assert pending._next is None, "nobody knows its topic"
         await broker.advance(4)
         assert len(steps) == 1
         await broker.advance(1)
@@ -270,6 +322,33 @@ class TestTheEarliestDelayedMessage:
         assert [(each["log_level"], each["reason"]) for each in logs] == [("warning", "gone")]
         await broker.advance(SECOND)
         assert steps == [True, True]
+
+    async def test_is_looked_back_for_also_if_that_is_wanted_during_a_step_that_fails(
+        self, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pending, submit = broker.broker.producing.pending, broker.broker.engine.writer.submit
+        steps: list[bool] = []
+
+        async def noting(request: Any, **more: Any) -> Any:
+            if isinstance(request, enqueue.EnqueueDue):
+                steps.append(request.looks_back)
+                if len(steps) == 1:
+                    pending.check_due()
+                    raise StoreUnavailable("gone")
+            return await submit(request, **more)
+
+        await broker.send([a_delayed(broker, MINUTE)])
+        monkeypatch.setattr(broker.broker.engine.writer, "submit", noting)
+        await broker.advance(MINUTE)
+        assert steps == [False, True]
+
+    async def test_is_followed_at_once_by_others_that_are_due(
+        self, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(enqueue, "STEP_BYTES_MAX", 1)  # each message needs a step of its own
+        await broker.send([a_delayed(broker, MINUTE) for _ in range(3)])
+        await broker.advance(MINUTE)
+        assert len(await broker.receive()) == 3
 
 
 NOW_MS = ManualClock().now_ms()
@@ -303,6 +382,45 @@ async def test_a_request_may_have_messages_that_wait_and_others(broker: RunningB
         assert isinstance(outcome, SendResult)
         assert outcome.message_id == message.message_id
     assert [each.stored.message.body for each in await broker.receive()] == [b"now", b"late"]
+
+
+@pytest.mark.parametrize("after_ms", [None, MINUTE], ids=["at once", "delayed"])
+async def test_a_key_counts_for_the_window_of_the_server(broker: RunningBroker, after_ms: int | None) -> None:
+    def keyed() -> Any:
+        properties = {PROPERTY: "order-42"}
+        if after_ms is None:
+            return a_message(properties=properties)
+        return a_delayed(broker, after_ms, properties=properties)
+
+    broker.broker.producing.sending._key_window_ms = SECOND
+    (first,) = await broker.send([keyed()])
+    await broker.advance(SECOND - 1)
+    assert await broker.send([keyed()]) == [first]
+    await broker.advance(1)
+    (second,) = await broker.send([keyed()])
+    assert second.message_id != first.message_id
+
+
+@pytest.mark.parametrize(
+    ("accepts", "sent", "words"),
+    [
+        (MessageType.LITE, MessageType.NORMAL, "give the message a lite topic .*"),
+        (MessageType.LITE, MessageType.FIFO, "send to a topic that does"),
+        (MessageType.NORMAL, MessageType.LITE, "send to a topic that does"),
+        (
+            MessageType.FIFO,
+            MessageType.NORMAL,
+            "send to a topic that does, or change this one: popmq topic update orders --type FIFO --type NORMAL",
+        ),
+    ],
+)
+async def test_a_message_of_another_type_is_told_its_way_out(
+    broker: RunningBroker, accepts: MessageType, sent: MessageType, words: str
+) -> None:
+    await broker.broker.catalog.create_topic(NewTopic(TOPIC, 1, (accepts,)))
+    refusal = f"^topic 'orders' takes {accepts} messages, not {sent} ones; {words}$"
+    with pytest.raises(MessagePropertyConflictWithType, match=refusal):
+        await broker.broker.send([a_message(message_type=sent, message_group="g")])
 
 
 async def test_a_restart_knows_when_the_next_message_is_due(sqlite_url: str) -> None:

@@ -138,7 +138,15 @@ def test_what_breaks_a_limit_is_refused(system: dict[str, Any], refusal: type[Po
 
 @pytest.mark.parametrize(
     ("checksum", "is_right"),
-    [("F8DF2AA7", False), ("DBA80BB2", True), ("dba80bb2", True), ("00DBA80BB2", True), ("DBA80BB", False), ("", True)],
+    [
+        ("F8DF2AA7", False),
+        ("DBA80BB2", True),
+        ("dba80bb2", True),
+        ("00DBA80BB2", True),
+        ("DBA80BB", False),
+        ("XDBA80BB2", False),
+        ("", True),
+    ],
 )
 def test_a_digest_has_to_fit_the_body(checksum: str, is_right: bool) -> None:
     digest = pb.Digest(type=pb.CRC32, checksum=checksum)
