@@ -28,6 +28,7 @@ from popclient._push.listener import BatchCall, PushListener
 from popclient._push.outcomes import OutcomeSender, describe_failure, describe_next_attempt, reason_of
 from popclient._session import convert
 from popclient._session.session import Session
+from popclient._session.transport import FORGOTTEN_AFTER
 from popclient._tasks import Tasks
 from popclient._version import log
 from popclient.listening import ConsumeStatus, Consumption, GiveBack, GiveUp
@@ -106,7 +107,19 @@ class Dispatcher:
         self._deadlines.watch(held)
         self._waits.watch(held)
 
+    def server_is_silent(self) -> None:
+        """The server has ended the holds, so what waits may be with another consumer already."""
+        if waiting := self._backlog.withdraw_all():
+            log.warning(
+                "%d messages from %s are not begun: the server has not answered for %g s, and may have given them away",
+                len(waiting), waiting[0].view, FORGOTTEN_AFTER,
+            )  # fmt: skip
+            self._give_back(waiting)
+
     def _hand_out(self) -> None:
+        if self._session.transport.is_silent:
+            self.server_is_silent()
+            return
         while self._runner.unfinished < self._options.concurrency and not self._draining:
             if self._trials:
                 batch_on_trial, ended = self._trials[0]
@@ -213,6 +226,11 @@ class Dispatcher:
         group = several[0].group
         self._return([*several, *self._backlog.withdraw_rest(group)] if group.ordered else several)
 
+    def _give_back(self, several: Sequence[Buffered]) -> None:
+        """Of any groups, none of which waits for that."""
+        self._decide(*several)
+        self._report(partial(self._outcomes.give_back, several))
+
     def _return(self, several: Sequence[Buffered]) -> None:
         self._decide(*several)
         group = several[0].group
@@ -316,8 +334,7 @@ class Dispatcher:
         waiting = self._backlog.withdraw_all()
         for batch in (*self._here_later, *self._here_again):
             waiting += batch.undecided
-        self._decide(*waiting)
-        self._report(partial(self._outcomes.give_back, waiting))
+        self._give_back(waiting)
         if self._runner.unfinished:
             try:
                 await asyncio.wait_for(self._runner.idle(), patience)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -15,17 +14,19 @@ from popclient._session.statuses import is_unsaid, translated
 from popclient._session.stream import MayBreak
 from popclient._session.transport import Transport
 from popclient._version import log
-from popclient.errors import PopError
+from popclient.errors import PopError, Unreachable
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 
-HEARTBEAT_INTERVAL: Final = 10.0  # servers forget a client after more than 30 s of silence
+HEARTBEAT_INTERVAL: Final = 10.0
+UNANSWERED_PAUSE: Final = 2.0  # seconds after a heartbeat that no server has answered
 BEATS_PER_ROUTE_REFRESH: Final = 3  # 30 s (requirement N2)
 BEATS_PER_SETTINGS: Final = 30  # 5 min, as the official clients do
 
 
 class Heartbeats:
-    """request: the same each time. tell_settings: sends the settings of the client again."""
+    """request: the same each time. send_settings: sends the settings of the client again. on_silence: called once
+    when no server has answered for so long that it has forgotten the client."""
 
     def __init__(
         self,
@@ -34,24 +35,31 @@ class Heartbeats:
         request: rpc.HeartbeatRequest,
         timeout: float,
         send_settings: Callable[[], Awaitable[None]],
+        on_silence: Callable[[], None],
     ) -> None:
         self._transport = transport
         self._routes = routes
         self._request = request
         self._timeout = timeout
         self._send_settings = send_settings
+        self._on_silence = on_silence
+        self._is_answered = True
+        self._is_silent = False
 
     async def keep(self, who: str) -> None:
         """Until cancelled. who: for the log."""
-        for beat in range(1, sys.maxsize):
-            await asyncio.sleep(HEARTBEAT_INTERVAL)
+        answered = 0
+        while True:
+            await asyncio.sleep(HEARTBEAT_INTERVAL if self._is_answered else UNANSWERED_PAUSE)
             try:
-                await self._beat(beat)
+                await self.send()
+                if self._is_answered:
+                    answered += 1
+                    await self._answered(answered)
             except Exception:  # noqa: BLE001  one failed heartbeat must not end the others
                 log.exception("a heartbeat of %s failed; the next one follows", who)
 
-    async def _beat(self, beat: int) -> None:
-        await self.send()
+    async def _answered(self, beat: int) -> None:
         if beat % BEATS_PER_ROUTE_REFRESH == 0:
             await self._routes.refresh_all()
         if beat % BEATS_PER_SETTINGS == 0:
@@ -74,11 +82,22 @@ class Heartbeats:
     async def send(self) -> None:
         try:
             answer = await self._ask()
+        except Unreachable as failure:
+            log.debug("heartbeat failed: %s", failure)
+            self._unanswered()
+            return
         except PopError as failure:
             log.debug("heartbeat failed: %s", failure)
-            return
-        if answer.status.code == pb.UNRECOGNIZED_CLIENT_TYPE:  # the server has forgotten us
-            await self._send_settings()
+        else:
+            if answer.status.code == pb.UNRECOGNIZED_CLIENT_TYPE:  # the server has forgotten us
+                await self._send_settings()
+        self._is_answered, self._is_silent = True, False
+
+    def _unanswered(self) -> None:
+        self._is_answered = False
+        if self._transport.is_silent and not self._is_silent:
+            self._is_silent = True
+            self._on_silence()
 
 
 async def say_goodbye(

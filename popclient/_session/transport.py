@@ -35,6 +35,7 @@ from popproto.v2 import service_pb2_grpc
 Answer = TypeVar("Answer")
 Metadata = tuple[tuple[str, str], ...]
 
+FORGOTTEN_AFTER: Final = 30.0  # seconds of silence, after which a server forgets a client and ends its holds
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -125,7 +126,9 @@ class Transport:
         self.endpoints = parse_endpoints(config.endpoints)
         self.headers = Headers(config, client_id)
         self.on_turn: Callable[[], None] = lambda: None  # another endpoint is now the current one
+        self.on_silence_over: Callable[[], None] = lambda: None  # a server answers again that had been silent
         self.reached = False  # has any server ever answered?
+        self._answered_at: float | None = None  # when the newest call began that a server has answered
         self._wait_for_server = config.wait_for_server
         self._tls = Tls() if config.tls is True else config.tls or None
         self._links: dict[Endpoint, Link] = {}
@@ -161,14 +164,18 @@ class Transport:
             failed: PopError
             try:
                 link = await self.link()
-                answer = await attempt(link, self._share(link, min(deadline - clock(), timeout)))
+                began = clock()
+                answer = await attempt(link, self._share(link, min(deadline - began, timeout)))
             except grpc.aio.AioRpcError as failure:
                 failed = self._judge(link, failure)
+                if not isinstance(failed, Unreachable):
+                    self._hears(began)
             except NoHandshake as failure:
                 self.turn_from(failure.endpoint)
                 failed = failure
             else:
                 self.reached, link.hint = True, ""
+                self._hears(began)
                 return answer
             # gRPC's deadline may pass a moment before ours; the rest is too short for another attempt.
             if not isinstance(failed, Unreachable) or clock() >= deadline - 0.01:
@@ -176,6 +183,20 @@ class Transport:
             if tries % len(self.endpoints) == 0:
                 await asyncio.sleep(min(0.02 * 2 ** min(tries, 5), max(deadline - clock(), 0.0)))
         raise AssertionError("unreachable")
+
+    @property
+    def is_silent(self) -> bool:
+        """Has no server answered for so long that it has forgotten this client?"""
+        if self._answered_at is None:
+            return False
+        return asyncio.get_running_loop().time() - self._answered_at > FORGOTTEN_AFTER
+
+    def _hears(self, began: float) -> None:
+        """A server has answered a call that began then."""
+        before = self._answered_at
+        self._answered_at = began if before is None else max(before, began)
+        if before is not None and began - before > FORGOTTEN_AFTER:
+            self.on_silence_over()
 
     async def connects(self, timeout: float) -> bool:
         """Is there a connection to the current endpoint within so many seconds? False as soon as one attempt fails."""

@@ -6,17 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 
-from popclient._arguments import as_timedelta
+from popclient._arguments import as_timedelta, is_async
 from popclient._engine.options import SimpleOptions, Topics, as_topics, as_views, asking
 from popclient._loop import LoopThread
 from popclient._session.batching import unwrap
 from popclient._simple.core import SimpleConsumerCore, raise_for_acks
 from popclient._sync.base import BaseConsumer
+from popclient._sync.callbacks import require_kind
 from popclient._sync.signals import Signals
 from popclient._tracing import acking
 from popclient._version import log
 from popclient.config import ClientConfig
 from popclient.errors import PopError
+from popclient.listening import ConsumeResult, GiveUp
 from popclient.message import MessageView
 
 
@@ -132,22 +134,37 @@ class SimpleConsumer(BaseConsumer[SimpleConsumerCore]):
         """Calls the listener with one message after the other, and acks each when the listener returns. Ends by
         SIGTERM, by Ctrl-C or by `stop`, after the message that is worked on, and closes the consumer.
 
-        If the listener raises, the error is logged, and the message comes again when its hold ends. A PushConsumer
-        works on several messages at a time, and repeats by the group's intervals. Raises the PopError that ends an
-        iteration.
+        If the listener raises, or returns ConsumeResult.FAILURE, that is logged, and the message comes again when its
+        hold ends. If it raises GiveUp, the message becomes a dead letter at once. A PushConsumer works on several
+        messages at a time, and repeats by the group's intervals. Raises the PopError that ends an iteration, and
+        TypeError for a listener of the wrong kind.
         """
+        require_kind(listener, "SimpleConsumer", is_async=is_async(listener))
         try:
             with Signals(self.stop):
                 for message in self:
                     try:
-                        listener(message)
-                        self.ack(message)
+                        self._settle(message, listener)
                     except PopError as error:
                         log.warning("%s of group %s is delivered again: %s", message, self.group, error)
                     except Exception:  # noqa: BLE001  a listener may raise anything
                         log.exception("the listener of group %s failed for %s", self.group, message)
         finally:
             self.close()
+
+    def _settle(self, message: MessageView, listener: Callable[[MessageView], object]) -> None:
+        try:
+            returned = listener(message)
+        except GiveUp as reason:
+            log.warning(
+                "the listener of group %s gives %s up: it becomes a dead letter: %s", self.group, message, reason
+            )
+            self.forward_to_dead_letter_queue(message, str(reason))
+            return
+        if returned is ConsumeResult.FAILURE:
+            log.warning("the listener of group %s returned FAILURE for %s", self.group, message)
+            return
+        self.ack(message)
 
     def stop(self) -> None:
         """Ends the iteration, and a `receive` that waits returns an empty list at once; the next one raises

@@ -17,8 +17,7 @@ def require_kind(listener: object, consumer: str, *, is_async: bool) -> None:
     """Raises TypeError for a listener that belongs to `popclient.<consumer>`."""
     if not is_async:
         raise TypeError(
-            f"listener {listener!r} is no coroutine function; write it with `async def`, or use"
-            f" popclient.{consumer}, which calls it in threads"
+            f"listener {listener!r} is no coroutine function; write it with `async def`, or use popclient.{consumer}"
         )
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import popclient
 from popclient import ClientClosed, aio
+from popclient.admin import Admin
 from popserver import EmbeddedBroker
 from tests.support.scripted_server import until, until_in_thread
 
@@ -91,6 +92,42 @@ def test_run_acks_what_its_listener_returned_from(
     assert "not today" in caplog.text
     with popclient.SimpleConsumer(shared.endpoint, topic, topic) as another:
         assert another.receive(await_duration=0.2) == [], "all are acked"
+
+
+def test_run_does_what_its_listener_says(shared: EmbeddedBroker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[tuple[str, int]] = []
+    consumer = popclient.SimpleConsumer(shared.endpoint, topic, topic)
+
+    def listener(message: popclient.MessageView) -> popclient.ConsumeResult:
+        seen.append((message.text, message.delivery_attempt))
+        if message.text == "wrong":
+            raise popclient.GiveUp("there is no table 0")
+        if message.delivery_attempt == 1:
+            consumer.change_invisible_duration(message, 0)  # its hold ends at once
+            return popclient.ConsumeResult.FAILURE
+        consumer.stop()
+        return popclient.ConsumeResult.SUCCESS
+
+    with popclient.Producer(shared.endpoint) as producer:
+        for body in ("wrong", "later"):
+            producer.send(topic, body)
+    consumer.run(listener)
+    assert sorted(seen) == [("later", 1), ("later", 2), ("wrong", 1)]
+    assert "returned FAILURE" in caplog.text
+    assert "it becomes a dead letter: there is no table 0" in caplog.text
+    with Admin(shared.endpoint) as admin:
+        (letter,) = admin.dead_letters(topic)
+    assert "there is no table 0" in letter.reason
+
+
+def test_run_takes_no_coroutine_function(shared: EmbeddedBroker, topic: str) -> None:
+    async def listener(_message: popclient.MessageView) -> None: ...
+
+    with (
+        popclient.SimpleConsumer(shared.endpoint, topic, topic) as consumer,
+        pytest.raises(TypeError, match=r"is a coroutine function; use popclient\.aio\.SimpleConsumer"),
+    ):
+        consumer.run(listener)
 
 
 async def test_run_in_an_event_loop(shared: EmbeddedBroker, topic: str) -> None:
