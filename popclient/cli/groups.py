@@ -121,6 +121,11 @@ def delete(arguments: Namespace) -> int:
         dead = sum(each.dead_letters for each in (*group.lag, *group.dead_elsewhere))
         progress = f"its progress in {counted(len(group.lag), 'topic')}"
         what = f"deletes consumer group {group.name} with {progress} and {counted(dead, 'dead letter')}"
+        if connected := sum(each.connected for each in group.consumers):
+            what += (
+                f"; stop its {counted(connected, 'connected consumer')} first, because a server that creates groups on"
+                " first use creates it again for them, with the defaults, and they get all messages once more"
+            )
         if not confirm(arguments, what):
             return REFUSED
         admin.delete_group(arguments.name)

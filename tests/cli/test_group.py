@@ -176,3 +176,12 @@ def test_a_missing_group_is_not_found(shell: Shell, action: list[str]) -> None:
         "popmq: consumer group 'nobody' does not exist; create it with: popmq group create nobody,"
     )
     assert said.err.endswith(" or see popmq group list\n")
+
+
+def test_a_deletion_names_the_consumers_that_would_make_it_again(shell: Shell) -> None:
+    shell.ok("topic", "create", "flights")
+    shell.ok("group", "create", "counters")
+    with SimpleConsumer(shell.endpoint, "counters", "flights"):
+        asked = shell("group", "delete", "counters").err
+    assert "stop its 1 connected consumer first, because a server that creates groups on first use" in asked
+    assert "counters" in shell.ok("group", "list").out
