@@ -183,7 +183,8 @@ class Dispatcher:
         error = consumption.error
         if consumption.status is not ConsumeStatus.SUCCESS and not isinstance(error, GiveBack):
             told = describe_failure(batch, consumption, self._session, self._options)
-            log.warning("%s", told, exc_info=error)
+            is_told = isinstance(error, GiveUp) and error.__cause__ is None
+            log.warning("%s", told, exc_info=None if is_told else error)
         if undecided := batch.undecided:
             if consumption.status is ConsumeStatus.SUCCESS:
                 self._succeed(undecided)
@@ -336,6 +337,8 @@ class Dispatcher:
             waiting += batch.undecided
         self._give_back(waiting)
         if self._runner.unfinished:
+            if patience:
+                log.info("%d calls of the listener may end, within %g s", self._runner.unfinished, patience)
             try:
                 await asyncio.wait_for(self._runner.idle(), patience)
             except TimeoutError:

@@ -128,3 +128,29 @@ def test_a_wrong_argument_of_a_client(make: Callable[[Any], object], given: obje
         make(given)
     assert named in str(refusal.value)
     assert "1234" not in str(refusal.value)  # a secret
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "amount >= 37",
+        "amount>=37",
+        "a = 5",
+        "kind='x'",
+        "a is not null",
+        "a IN ('x')",
+        "a LIKE 'x%'",
+        "a BETWEEN 1 AND 2",
+        "NOT a <> b",
+    ],
+)
+def test_a_condition_is_no_tag(condition: str) -> None:
+    """It would select nothing, and all messages that pass it would count as done."""
+    with pytest.raises(ValueError, match=r"reads as a SQL condition; write FilterExpression\.sql\("):
+        SimpleConsumer("a", "g", {"t": condition})
+    assert FilterExpression(condition).expression == condition
+
+
+@pytest.mark.parametrize("tags", ["*", "a || b", "v=1", "made in china", "between", "is this like that", "a->b"])
+def test_tags_are_tags(tags: str) -> None:
+    assert FilterExpression.of(tags).expression == tags
