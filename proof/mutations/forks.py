@@ -40,7 +40,7 @@ SETTLED = KILLED | {Verdict.REFUSED}  # these need no reason
 UNSURE = frozenset({Verdict.HUNG, Verdict.DIED})
 # Exit codes of forks.
 PASSED, FAILED, BROKEN, DIED = 0, 1, 2, 70
-PATIENCE_ALONE = 3.0  # a task that runs again gets its time multiplied by this
+PATIENCE_LAST = 3.0  # a task that runs again gets its time multiplied by this
 
 
 class Task(NamedTuple, Generic[K]):
@@ -65,7 +65,7 @@ def nothing(_: object) -> None:
 def run_surely(
     tasks: Iterable[Task[K]], jobs: int, after: Callable[[int], None] = nothing
 ) -> Iterator[tuple[K, Verdict]]:
-    """As `run_forks`; what hangs or dies runs again, at once, and then once more, alone and with more time.
+    """As `run_forks`; what hangs or dies runs again, at once, and then once more, at the end and with more time.
 
     A task is taken from `tasks` when it begins.
     """
@@ -73,7 +73,7 @@ def run_surely(
     running: dict[K, Task[K]] = {}
     again: list[Task[K]] = []
     tried: set[K] = set()
-    alone: list[Task[K]] = []
+    last: list[Task[K]] = []
 
     def begun() -> Iterator[Task[K]]:
         while (task := again.pop() if again else next(waiting, None)) is not None:
@@ -85,11 +85,11 @@ def run_surely(
         if verdict not in UNSURE:
             yield key, verdict
         elif key in tried:
-            alone.append(task)
+            last.append(task)
         else:
             tried.add(key)
             again.append(task)
-    yield from run_forks([each._replace(patience=PATIENCE_ALONE) for each in (*again, *alone)], 1, after)
+    yield from run_forks([each._replace(patience=PATIENCE_LAST) for each in (*again, *last)], jobs, after)
 
 
 def run_forks(
