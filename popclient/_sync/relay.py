@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import Row, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, delete, func, select, update
 
 from popclient._arguments import not_copied
 from popclient.errors import ClientClosed, PopError
@@ -21,6 +21,7 @@ from popclient.sql.relay import (
     OF_ALL,
     OF_THE_MESSAGE,
     PAUSE_MAX,
+    REFUSED,
     STEP_BYTES,
     WAITING,
     PausedTopics,
@@ -116,8 +117,15 @@ class Relay:
 
     def waiting(self) -> int:
         """How many messages are still to be moved."""
+        return self._count(WAITING)
+
+    def refused(self) -> int:
+        """How many messages the broker has refused; they stay in the table, with the reason in `refusal`."""
+        return self._count(REFUSED)
+
+    def _count(self, which: ColumnElement[bool]) -> int:
         with self._engine.connect() as conn:
-            found = conn.execute(select(func.count()).select_from(outbox).where(WAITING))
+            found = conn.execute(select(func.count()).select_from(outbox).where(which))
             return found.scalar_one()
 
     def start(self) -> None:

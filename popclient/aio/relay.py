@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import Row, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, delete, func, select, update
 
 from popclient._arguments import not_copied
 from popclient._tasks import begin_task, finishing
@@ -23,6 +23,7 @@ from popclient.sql.relay import (
     OF_ALL,
     OF_THE_MESSAGE,
     PAUSE_MAX,
+    REFUSED,
     STEP_BYTES,
     WAITING,
     PausedTopics,
@@ -129,8 +130,17 @@ class Relay:
     @finishing
     async def waiting(self) -> int:
         """How many messages are still to be moved."""
+        return await self._count(WAITING)
+
+    # sync: @finishing =>
+    @finishing
+    async def refused(self) -> int:
+        """How many messages the broker has refused; they stay in the table, with the reason in `refusal`."""
+        return await self._count(REFUSED)
+
+    async def _count(self, which: ColumnElement[bool]) -> int:
         async with self._engine.connect() as conn:
-            found = await conn.execute(select(func.count()).select_from(outbox).where(WAITING))
+            found = await conn.execute(select(func.count()).select_from(outbox).where(which))
             return found.scalar_one()
 
     # sync: a task => a thread

@@ -50,7 +50,10 @@ _prefixes: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
 
 
 def run_on(handle: Handle | AsyncHandle, work: Callable[[Connection], T]) -> T | Awaitable[T]:
-    """The result of `work` on the handle's connection; an awaitable if the handle is asynchronous."""
+    """The result of `work` on the handle's connection; an awaitable if the handle is asynchronous.
+
+    Raises TypeError for what has no transaction, such as an Engine.
+    """
     if hasattr(handle, "run_sync"):
         return handle.run_sync(lambda inner: work(_connection(inner)))
     return work(_connection(handle))
@@ -84,7 +87,7 @@ def require_broker(conn: Connection) -> None:
         return
     if not _is_brokers_postgres(conn):
         raise UnsupportedByStore(
-            f"{_name(conn)} is not the Postgres database of a PopMQ broker, and only there a transaction can end a"
+            f"{name_of(conn)} is not the Postgres database of a PopMQ broker, and only there a transaction can end a"
             " hold; ack with the consumer after your commit, and let popclient.sql.idempotent drop repetitions"
         )
     _targets[conn.engine] = BROKER
@@ -107,11 +110,11 @@ def _find_target(conn: Connection) -> str:
         return BROKER
     if {"pending", "message", "delivery", "consumer_group"} <= tables:
         raise UnsupportedByStore(
-            f"{_name(conn)} is the SQLite file of a PopMQ broker, which alone writes there; send with a Producer, keep"
-            " an outbox in a database of your own, or run the broker on Postgres"
+            f"{name_of(conn)} is the SQLite file of a PopMQ broker, which alone writes there; send with a Producer,"
+            " keep an outbox in a database of your own, or run the broker on Postgres"
         )
     raise UnsupportedByStore(
-        f"{_name(conn)} is not the Postgres database of a PopMQ broker and has no table {outbox.name}; make it with:"
+        f"{name_of(conn)} is not the Postgres database of a PopMQ broker and has no table {outbox.name}; make it with:"
         " popclient.sql.metadata.create_all(engine), and run: popmq relay --database-url URL"
     )
 
@@ -139,15 +142,23 @@ _BROKERS: Final = text(
 
 
 def _connection(handle: Any) -> Connection:
-    return handle if isinstance(handle, Connection) else handle.connection()
+    if isinstance(handle, Connection):
+        return handle
+    if isinstance(handle, type) or not hasattr(handle, "connection"):
+        raise TypeError(
+            f"the session is of type {type(handle).__name__}, which has no transaction; give a Session or a Connection,"
+            " such as that of `with Session.begin() as session:` or `with engine.begin() as connection:`"
+        )
+    found: Connection = handle.connection()
+    return found
 
 
-def _name(conn: Connection) -> str:
+def name_of(conn: Connection) -> str:
     return conn.engine.url.render_as_string(hide_password=True)
 
 
 def _refusal(error: DBAPIError) -> PopError | None:
-    state, sentence = _state_and_message(error.orig)
+    state, sentence = state_and_message(error.orig)
     if not state.startswith("PM"):
         return None
     if state == "PM013":
@@ -157,7 +168,7 @@ def _refusal(error: DBAPIError) -> PopError | None:
     return error_of(pb.Status(code=_CODES.get(state, pb.BAD_REQUEST), message=sentence))
 
 
-def _state_and_message(error: BaseException | None) -> tuple[str, str]:
+def state_and_message(error: BaseException | None) -> tuple[str, str]:
     """SQLSTATE and message, as psycopg, psycopg2, asyncpg and pg8000 keep them."""
     fields = error.args[0] if error is not None and error.args else None
     if isinstance(fields, dict):

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 from sqlalchemy import Connection, insert, text
 
-from popclient._arguments import as_timedelta
+from popclient._arguments import as_timedelta, shown
 from popclient._session.message_id import new_message_id
 from popclient._tracing import carrying
 from popclient.config import ClientConfig
 from popclient.message import Message, MessageView, as_message
 from popclient.sql.connection import BROKER, Handle, function, refusals, require_broker, run_on, target_of
+from popclient.sql.rules import require_acceptable
 from popclient.sql.tables import outbox
 
 if TYPE_CHECKING:
@@ -87,8 +88,10 @@ def enqueue(
 
     namespace: of the topic; with an outbox it is that of the relay's producer.
 
-    Raises a PopError for a message that the broker would refuse, and UnsupportedByStore for a database that has neither
-    a broker nor an outbox. In Postgres the transaction can then only be rolled back.
+    Raises what `Producer.send` raises for a message that the broker would refuse: TypeError, ValueError or a PopError.
+    With an outbox the relay meets what only the broker knows: whether the topic exists and takes the message, and how
+    long a delay may be. Raises UnsupportedByStore for a database that has neither a broker nor an outbox. A refusal by
+    the broker's Postgres leaves a transaction that can only be rolled back.
     """
     carried = carrying(ClientConfig(), as_message("enqueue", locals()))
     return run_on(session, lambda conn: _enqueue(conn, carried, namespace))
@@ -108,8 +111,12 @@ def _enqueue(conn: Connection, message: Message, namespace: str) -> str:
 
 
 def _values(message: Message) -> dict[str, Any]:
-    """The arguments of the SQL function, by name."""
+    """The arguments of the SQL function, by name. Raises for a message that no server takes."""
     now_ms = time.time_ns() // 1_000_000
+    require_acceptable(message)
+    if message.lite_topic is not None:
+        refused = f"lite_topic {message.lite_topic!r} cannot be kept in an outbox or a transaction"
+        raise ValueError(f"{refused}; send with a Producer, or give a message_group")
     return {
         "topic": message.topic,
         "body": message.body.encode() if isinstance(message.body, str) else message.body,
@@ -134,7 +141,10 @@ def _due_ms(message: Message, now_ms: int) -> int | None:
 
 
 def outbox_row(message: Message) -> dict[str, Any]:
-    """The row of the outbox that carries the message, by column; with a new id if the message has none."""
+    """The row of the outbox that carries the message, by column; with a new id if the message has none.
+
+    Raises for a message that no server takes: after the commit it would be too late.
+    """
     row = _values(message)
     keys, properties = row.pop("keys"), row.pop("properties")
     return row | {
@@ -176,7 +186,10 @@ def ack(session: Handle | AsyncHandle, messages: MessageView | Iterable[MessageV
     message with an un-acked one before it in its message group. After either, roll the transaction back. Raises
     UnsupportedByStore unless the database is the broker's Postgres.
     """
-    listed = [messages] if isinstance(messages, MessageView) else list(messages)
+    listed = list(messages) if isinstance(messages, Iterable) and not isinstance(messages, str) else [messages]
+    for each in listed:
+        if not hasattr(each, "receipt_handle"):
+            raise TypeError(f"ack takes received messages, not {shown(each)}; give the MessageView, or several")
     return run_on(session, lambda conn: _ack(conn, listed))
 
 

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, overload
 
-from sqlalchemy import Connection, Insert, delete, insert
+from sqlalchemy import Connection, Insert, delete, insert, inspect
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
 
 from popclient._arguments import is_async
+from popclient.errors import UnsupportedByStore
 from popclient.listening import ConsumeResult
 from popclient.message import MessageView
-from popclient.sql.connection import Handle, run_on
+from popclient.sql.connection import Handle, name_of, run_on, state_and_message
 from popclient.sql.tables import processed
 
 if TYPE_CHECKING:
@@ -46,8 +48,11 @@ def idempotent(sessions: Any, *, group: str) -> Callable[[Any], Any]:
 
     The message's id is committed together with the handler's writes; the handler is not called for a message whose id
     is there already. The listener returns SUCCESS for both, so ack it. When the handler returns FAILURE or raises, all
-    is rolled back. `sessions` is a sessionmaker, or an async_sessionmaker with an asynchronous handler. Needs the table
-    `popmq_processed` (`popclient.sql.metadata`).
+    is rolled back. `sessions` is a sessionmaker, or an async_sessionmaker with an asynchronous handler. `group` is a
+    part of what is recorded: give the name of the consumer group, which nothing compares with that of the consumer.
+
+    Needs the table `popmq_processed` (`popclient.sql.metadata.create_all(engine)`): without it each message raises
+    UnsupportedByStore.
 
         @idempotent(Session, group="billing")
         def bill(message, session):
@@ -77,7 +82,8 @@ def first_time(session: AsyncHandle, message: MessageView, /, *, group: str) -> 
 def first_time(session: Handle | AsyncHandle, message: MessageView, /, *, group: str) -> bool | Awaitable[bool]:
     """Records in the session's transaction that the group has done this message; False if that is recorded already.
 
-    Waits for another transaction that is recording the same message.
+    Waits for another transaction that is recording the same message. Raises UnsupportedByStore without the table
+    `popmq_processed`.
     """
     row = {
         "consumer_group": group,
@@ -95,15 +101,17 @@ def forget_processed(session: AsyncHandle, older_than: timedelta, /) -> Awaitabl
 def forget_processed(session: Handle | AsyncHandle, older_than: timedelta, /) -> int | Awaitable[int]:
     """Deletes older records in the session's transaction; returns how many.
 
-    Keep records as long as their messages may come again: for the broker's retention, 72 h by default.
+    Keep records as long as their messages may come again: for the broker's retention, 72 h by default. Raises
+    UnsupportedByStore without the table `popmq_processed`.
     """
     before_ms = time.time_ns() // 1_000_000 - older_than // timedelta(milliseconds=1)
-    old = delete(processed).where(processed.c.processed_at_ms < before_ms)
-    return run_on(session, lambda conn: conn.execute(old).rowcount)
+    return run_on(session, lambda conn: _delete(conn, before_ms))
 
 
 def _require_fit(sessions: Any, handler: Any) -> None:
     """Raises TypeError unless handler and sessions are both synchronous or both asynchronous."""
+    if not hasattr(sessions, "class_"):
+        raise TypeError(f"idempotent takes a sessionmaker, not an object of type {type(sessions).__name__}")
     makes_async = hasattr(sessions.class_, "run_sync")
     if is_async(handler) and not makes_async:
         raise TypeError(
@@ -143,15 +151,39 @@ async def _handle_later(sessions: Any, group: str, handler: AsyncHandler, messag
 
 def _insert(conn: Connection, row: dict[str, Any]) -> bool:
     unless_there = _INSERT_UNLESS_THERE.get(conn.dialect.name)
-    if unless_there is not None:
-        # SQLAlchemy keeps the row count of an INSERT only with this option.
-        return conn.execute(unless_there, row, execution_options={"preserve_rowcount": True}).rowcount == 1
+    with _naming_the_table(conn):
+        if unless_there is not None:
+            # SQLAlchemy keeps the row count of an INSERT only with this option.
+            return conn.execute(unless_there, row, execution_options={"preserve_rowcount": True}).rowcount == 1
+        try:
+            with conn.begin_nested():
+                conn.execute(insert(processed), row)
+        except IntegrityError:
+            return False
+        return True
+
+
+def _delete(conn: Connection, before_ms: int) -> int:
+    with _naming_the_table(conn):
+        return conn.execute(delete(processed).where(processed.c.processed_at_ms < before_ms)).rowcount
+
+
+@contextmanager
+def _naming_the_table(conn: Connection) -> Iterator[None]:
+    """Raises UnsupportedByStore if the statement fails because its table is missing."""
     try:
-        with conn.begin_nested():
-            conn.execute(insert(processed), row)
-    except IntegrityError:
-        return False
-    return True
+        yield
+    except (OperationalError, ProgrammingError) as error:
+        state, _ = state_and_message(error.orig)
+        # A driver without SQLSTATEs is of a database that can be asked, because its transaction goes on.
+        if state not in _NO_TABLE and (state or inspect(conn).has_table(processed.name)):
+            raise
+        raise UnsupportedByStore(
+            f"{name_of(conn)} has no table {processed.name}; make it with: popclient.sql.metadata.create_all(engine)"
+        ) from None
+
+
+_NO_TABLE: Final = ("42P01", "42S02")  # SQLSTATEs: of Postgres, and of MySQL
 
 
 _INSERT_UNLESS_THERE: Final[dict[str, Insert]] = {

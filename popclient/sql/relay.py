@@ -72,11 +72,24 @@ class PausedTopics:
 
 
 def require_fit(engine: object, producer: object, *, is_async: bool) -> None:
-    """Raises TypeError unless both are of asyncio, or neither is."""
-    for name, given, mark in (("engine", engine, "sync_engine"), ("producer", producer, "__aenter__")):
+    """Raises TypeError unless they are an engine and a producer, both of asyncio or neither."""
+    for name, given, mark, does in (
+        ("engine", engine, "sync_engine", "connect"),
+        ("producer", producer, "__aenter__", "send_many"),
+    ):
+        if not hasattr(given, does):  # a URL has a password: it is not shown
+            raise TypeError(f"{name} is of type {type(given).__name__}; a Relay takes an engine and a producer")
         if hasattr(given, mark) != is_async:
             relation, wanted = ("no", "takes one") if is_async else ("an", "takes it")
             raise TypeError(f"{name} {given!r} is {relation} asyncio {name}; popclient.aio.Relay {wanted}")
+
+
+def and_refused(count: int) -> str:
+    """The end of a sentence about an outbox: how many of its messages are refused, and how to see why."""
+    return f", {count} are refused: {_WHY}" if count else ""
+
+
+_WHY: Final = "SELECT outbox_id, refusal FROM popmq_outbox WHERE refusal IS NOT NULL"
 
 
 def waves(rows: Sequence[Row[Any]], *, in_runs: bool) -> list[list[Row[Any]]]:
@@ -129,6 +142,7 @@ def _texts(read: Any, kind: type) -> Any:
 
 
 WAITING = outbox.c.refusal.is_(None)
+REFUSED = outbox.c.refusal.is_not(None)
 _NARROW = (
     select(outbox.c.outbox_id, func.length(outbox.c.body)).where(WAITING).order_by(outbox.c.outbox_id).limit(STEP_ROWS)
 )

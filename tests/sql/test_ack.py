@@ -101,6 +101,12 @@ def test_what_is_done_is_not_done_again(broker: EmbeddedBroker, user: Engine) ->
     assert orders(user) == [1]
 
 
+def test_what_is_no_message_is_refused(user: Engine) -> None:
+    for given in ("handle", None, ["handle"]):
+        with user.begin() as conn, pytest.raises(TypeError, match=r"takes received messages, not ('handle'|None); "):
+            sql.ack(conn, given)  # type: ignore[arg-type]
+
+
 def test_a_handle_that_is_none(broker: EmbeddedBroker, user: Engine) -> None:
     (message,) = received(broker, "1")
     for handle in ("", "x", "A" * 39 + "=", message.receipt_handle[:-1], message.receipt_handle + "A", "é" * 40):

@@ -164,17 +164,19 @@ async def test_what_the_broker_refuses_holds_up_nothing_else(
     with popserver.embedded(auto_create=False) as broker:
         accept(broker, "here", "NORMAL")
         await enqueue(engine, *(Message("nowhere", f"{number}") for number in range(200)))
-        await enqueue(engine, Message("here", "bad", tag="a|b"), Message("here", "good"))
         async with engine.begin() as conn:
-            row = {"topic": "here", "message_id": "by hand", "written_at_ms": 0, "body": b"x", "keys": "nonsense"}
-            await conn.execute(insert(tables.outbox), row)
-        async with aio.Producer(broker.endpoint) as producer, aio.Relay(engine, producer, poll_interval=0.01):
+            row = {"topic": "here", "message_id": "by hand", "written_at_ms": 0, "body": b"x"}
+            await conn.execute(insert(tables.outbox), row | {"tag": "a|b"})
+            await conn.execute(insert(tables.outbox), row | {"keys": "nonsense"})
+        await enqueue(engine, Message("here", "good"))
+        async with aio.Producer(broker.endpoint) as producer, aio.Relay(engine, producer, poll_interval=0.01) as relay:
             await until(lambda: stored(broker))
             assert stored(broker) == [(None, "good")]
             accept(broker, "nowhere", "NORMAL")
             await until(lambda: len(stored(broker)) == 201)
             await eventually(partial(has_rows, engine, 2), "the others are moved", within_s=60)
             tag, keys = await refusals(engine)
+            assert await relay.refused() == 2
             assert "ILLEGAL_MESSAGE_TAG (40004)" in str(tag)
             assert "cannot be read" in str(keys)
             async with engine.begin() as conn:

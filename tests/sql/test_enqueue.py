@@ -17,6 +17,7 @@ from popclient import Message, MessageView, PopError, Producer, SimpleConsumer, 
 from popclient.admin import Admin
 from popclient.sql.connection import refusals
 from popserver import EmbeddedBroker
+from tests.sql.refused import NOT_TYPED, OF_EVERY_BROKER, OF_THE_FUNCTION
 from tests.support.scripted_server import until_in_thread
 
 KINDS = ["NORMAL", "FIFO", "DELAY", "PRIORITY"]
@@ -205,39 +206,22 @@ def test_a_key_that_two_transactions_bring_at_once(user: Engine, consumer: Simpl
     assert number_of(user, "message") == 1
 
 
-BAD: list[dict[str, Any]] = [
+OF_THIS_BROKER: list[dict[str, Any]] = [
     {"topic": "nowhere"},
     {"topic": "plain", "message_group": "g"},
     {"topic": "plain", "priority": 1},
     {"topic": "plain", "delivery_timestamp": datetime.now(UTC) + timedelta(days=1)},
-    {"body": b""},
-    {"body": b"x" * (4 * 1024 * 1024 + 1)},
-    {"tag": " "},
-    {"tag": "a|b"},
-    {"tag": "a\x07"},
-    {"keys": ["ok", " "]},
-    {"keys": ["a\x85"]},
-    {"message_group": " "},
-    {"message_group": "ü" * 32},
-    {"message_group": "a\nb"},
-    {"message_id": " "},
-    {"message_id": "x" * 256},
-    {"properties": {"KEYS": "x"}},
-    {"properties": {" ": "x"}},
-    {"properties": {"a": "\x1f"}},
-    {"properties": {"a\x7f": "x"}},
-    {"properties": {f"p{number}": "" for number in range(129)}},
-    {"properties": {"a": "x" * (16 * 1024)}},
-    {"keys": ["ü" * 8 * 1024], "tag": "x"},
-    {"idempotency_key": " "},
-    {"idempotency_key": "x" * 256},
-    {"trace_context": "x" * 1_025},
 ]
 
 
-def test_what_the_broker_refuses_is_refused_at_once_with_its_code(broker: EmbeddedBroker, user: Engine) -> None:
+@pytest.mark.parametrize("by_the_function", [False, True])
+def test_what_the_broker_refuses_is_refused_at_once_with_its_code(
+    broker: EmbeddedBroker, user: Engine, monkeypatch: pytest.MonkeyPatch, by_the_function: bool
+) -> None:
+    if by_the_function:
+        monkeypatch.setattr("popclient.sql.in_transaction.require_acceptable", Message.require_sendable)
     with Producer(_strict(broker)) as producer:
-        for bad in BAD:
+        for bad in (*OF_THIS_BROKER, *(OF_THE_FUNCTION if by_the_function else OF_EVERY_BROKER)):
             message = Message(**{"topic": "orders", "body": b"x", **bad})
             with pytest.raises(PopError) as by_sql, user.begin() as conn:
                 sql.enqueue(conn, message)
@@ -246,6 +230,18 @@ def test_what_the_broker_refuses_is_refused_at_once_with_its_code(broker: Embedd
             refused = type(by_sql.value), by_sql.value.name
             assert refused == (type(by_wire.value), by_wire.value.name), bad.keys()
     assert (number_of(user, "pending"), number_of(user, "message")) == (0, 0)
+
+
+@pytest.mark.parametrize("bad", NOT_TYPED, ids=str)
+def test_what_is_of_a_wrong_type_is_refused_as_by_a_producer(
+    broker: EmbeddedBroker, user: Engine, bad: dict[str, Any]
+) -> None:
+    message = Message(**{"topic": "orders", "body": b"x", **bad})
+    with Producer(broker.endpoint) as producer, pytest.raises(TypeError) as by_wire:
+        producer.send(message)
+    with pytest.raises(TypeError) as by_sql, user.begin() as conn:
+        sql.enqueue(conn, message)
+    assert str(by_sql.value) == str(by_wire.value)
 
 
 def _strict(broker: EmbeddedBroker) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -90,6 +91,32 @@ def test_a_failure_leaves_nothing_behind(engine: Engine, sessions: sessionmaker[
     assert orders(engine) == ["1"]
 
 
+@pytest.mark.parametrize("passes_over", [True, False])
+def test_without_its_table_it_says_how_to_make_it(
+    engine: Engine, sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch, passes_over: bool
+) -> None:
+    (message,) = views("1")
+    listener = sql.idempotent(sessions, group="billing")(work)
+    if not passes_over:
+        monkeypatch.setattr("popclient.sql.once._INSERT_UNLESS_THERE", {})
+    tables.processed.drop(engine)
+    missing = pytest.raises(sql.UnsupportedByStore, match=r"has no table popmq_processed; make it with: .*create_all")
+    with missing:
+        listener(message)
+    with missing, sessions.begin() as session:
+        sql.forget_processed(session, timedelta(0))
+    sql.metadata.create_all(engine)
+    assert listener(message) is SUCCESS
+
+
+def test_another_failure_of_the_table_stays_as_it_is(engine: Engine, sessions: sessionmaker[Session]) -> None:
+    (message,) = views("1")
+    with engine.begin() as conn:
+        conn.execute(text("ALTER TABLE popmq_processed RENAME COLUMN consumer_group TO other"))
+    with pytest.raises(DBAPIError, match="consumer_group"):
+        sql.idempotent(sessions, group="billing")(work)(message)
+
+
 def test_two_at_once(engine: Engine, sessions: sessionmaker[Session]) -> None:
     """The second waits for the first, and then has nothing to do; or does it, when the first fails."""
     message, failing = views("1", "2")
@@ -155,6 +182,8 @@ def test_handler_and_sessions_must_fit() -> None:
             TypeError, match=r"handler .* is a coroutine function; give idempotent an async_sessionmaker"
         ):
             sql.idempotent(sessionmaker(), group="billing")(handler)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="idempotent takes a sessionmaker, not an object of type Engine"):
+        sql.idempotent(create_engine("sqlite://"), group="billing")(work)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"handler .* is no coroutine function; write it with `async def`, or give"):
         sql.idempotent(async_sessionmaker(), group="billing")(work)  # type: ignore[arg-type]
 

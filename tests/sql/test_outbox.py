@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ import pytest
 from sqlalchemy import Engine, create_engine, insert, make_url, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 import popserver
-from popclient import Message, Producer, Unreachable, sql
-from popclient.sql import Relay, tables
+from popclient import Message, PopError, Producer, Unreachable, sql
+from popclient.sql import Relay, rules, tables
 from popclient.sql import relay as relaying
 from popserver import EmbeddedBroker
+from popserver.model import message as server_rules
+from popserver.model import names
+from tests.sql.refused import NOT_TYPED, OF_EVERY_BROKER
 from tests.support.scripted_server import until_in_thread
 
 
@@ -156,6 +160,57 @@ def test_what_enqueue_does_not_take(lite_engine: Engine) -> None:
             sql.enqueue(session, Message("orders", b"1"), b"2")  # type: ignore[call-overload]
         with pytest.raises(ValueError, match="exclude each other"):
             sql.enqueue(session, "orders", b"1", message_group="g", priority=1)
+        with pytest.raises(ValueError, match="lite_topic 'a' cannot be kept in an outbox or a transaction"):
+            sql.enqueue(session, Message("orders", b"1", lite_topic="a"))
+
+
+def test_what_every_broker_refuses_does_not_enter_the_outbox(lite_engine: Engine, broker: EmbeddedBroker) -> None:
+    with Producer(broker.endpoint) as producer:
+        for bad in (*OF_EVERY_BROKER, {"topic": "%DLQ%g"}):
+            message = Message(**{"topic": "orders", "body": b"x", **bad})
+            with pytest.raises(PopError) as by_wire:
+                producer.send(message)
+            with pytest.raises(PopError) as by_sql, lite_engine.begin() as conn:
+                sql.enqueue(conn, message)
+            refused = type(by_sql.value), by_sql.value.name, by_sql.value.code
+            assert refused == (type(by_wire.value), by_wire.value.name, by_wire.value.code), bad.keys()
+    assert rows(lite_engine) == []
+
+
+@pytest.mark.parametrize("bad", NOT_TYPED, ids=str)
+def test_what_is_of_a_wrong_type_does_not_enter_the_outbox(engine: Engine, bad: dict[str, Any]) -> None:
+    message = Message(**{"topic": "orders", "body": b"x", **bad})
+    with pytest.raises(TypeError, match=r" is (5|\{\}|None); it must be "), engine.begin() as conn:
+        sql.enqueue(conn, message)
+    assert rows(engine) == []
+
+
+def test_the_limits_are_those_of_the_server(lite_engine: Engine, broker: EmbeddedBroker) -> None:
+    assert rules.RESERVED_PROPERTIES == server_rules.RESERVED_PROPERTIES
+    assert rules.SYSTEM_TOPICS == names._SYSTEM_TOPICS
+    longest = Message(
+        "x" * 127,
+        b"x" * server_rules.BODY_BYTES_MAX,
+        keys=["k"] * 1_024,
+        properties={f"p{number}": "" for number in range(127)},
+        message_group="g" * server_rules.MESSAGE_GROUP_BYTES_MAX,
+        trace_context="x" * 1_024,
+        message_id="x" * server_rules.MESSAGE_ID_LENGTH_MAX,
+        idempotency_key="x" * server_rules.KEY_BYTES_MAX,
+    )
+    with lite_engine.begin() as conn:
+        sql.enqueue(conn, longest)
+    with Producer(broker.endpoint) as producer:
+        assert Relay(lite_engine, producer).run_once() == 1
+
+
+def test_what_has_no_transaction_is_refused(lite_engine: Engine) -> None:
+    for given in (lite_engine, sessionmaker(lite_engine), Session, create_async_engine("sqlite+aiosqlite://"), None):
+        with pytest.raises(TypeError, match=r"the session is of type \w+, which has no transaction; give a Session or"):
+            sql.enqueue(given, "orders", b"1")  # type: ignore[call-overload]
+    for wrong in (("sqlite://", Producer("127.0.0.1:1")), (lite_engine, "127.0.0.1:1")):
+        with pytest.raises(TypeError, match="is of type str; a Relay takes an engine and a producer"):
+            Relay(*wrong)
 
 
 def test_what_was_sent_and_not_removed_is_stored_once(
@@ -214,7 +269,7 @@ def test_a_single_message_broker_gets_one_of_each_group_at_a_time(lite_engine: E
 def test_a_message_the_broker_refuses_stays_with_the_reason(lite_engine: Engine, broker: EmbeddedBroker) -> None:
     with lite_engine.begin() as conn:
         sql.enqueue(conn, "orders", "1")
-        sql.enqueue(conn, "orders", "2", tag="a|b")
+        conn.execute(insert(tables.outbox), _row(body=b"2", tag="a|b"))
         conn.execute(insert(tables.outbox), _row(properties='{"a": 1}'))
         conn.execute(insert(tables.outbox), _row(keys="nonsense"))
         conn.execute(insert(tables.outbox), _row(priority=40_000))
@@ -222,7 +277,7 @@ def test_a_message_the_broker_refuses_stays_with_the_reason(lite_engine: Engine,
     with Producer(broker.endpoint, ["orders"]) as producer:
         relay = Relay(lite_engine, producer)
         assert relay.run_once() == 2
-        assert relay.waiting() == 0
+        assert (relay.waiting(), relay.refused()) == (0, 4)
         refusals = [row.refusal for row in rows(lite_engine)]
         assert "ILLEGAL_MESSAGE_TAG (40004)" in refusals[0]
         assert "no JSON object of texts" in refusals[1]
@@ -232,6 +287,24 @@ def test_a_message_the_broker_refuses_stays_with_the_reason(lite_engine: Engine,
             conn.execute(text("UPDATE popmq_outbox SET tag = NULL, refusal = NULL WHERE tag IS NOT NULL"))
         assert relay.run_once() == 1
     assert sorted(stored(broker)) == [b"1", b"2", b"3"]
+
+
+def test_an_application_starts_and_ends_without_its_broker(lite_engine: Engine, tmp_path: Path) -> None:
+    """The relay opens its producer, with its first message."""
+    with popserver.embedded(tmp_path / "broker.db") as broker:
+        port = int(broker.endpoint.rpartition(":")[2])
+    with lite_engine.begin() as conn:
+        sql.enqueue(conn, "orders", "1")
+    with closing(Producer(f"127.0.0.1:{port}")) as producer, Relay(lite_engine, producer):
+        pass
+    assert len(rows(lite_engine)) == 1
+    with (
+        closing(Producer(f"127.0.0.1:{port}")) as producer,
+        Relay(lite_engine, producer, poll_interval=0.01) as relay,
+        popserver.embedded(tmp_path / "broker.db", port=port) as again,
+    ):
+        until_in_thread(lambda: relay.waiting() == 0)
+        assert stored(again) == [b"1"]
 
 
 def _row(**more: Any) -> dict[str, Any]:

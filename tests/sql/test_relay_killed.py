@@ -101,7 +101,7 @@ def test_killed_again_and_again_it_loses_nothing_doubles_nothing_and_keeps_the_o
 def test_stopped_it_ends_in_order(filled: str) -> None:
     with popserver.embedded() as broker, relaying(broker, filled, "--json") as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == f'{{"waiting": {MESSAGES}}}\n'
+        assert process.stdout.readline() == f'{{"waiting": {MESSAGES}, "refused": 0}}\n'
         process.send_signal(signal.SIGTERM)
         assert process.wait(300) == 0
 

@@ -14,6 +14,7 @@ from popclient.frameworks.django.apps import config
 from popclient.frameworks.forking import ForkingProducer
 from popclient.message import as_message
 from popclient.sql.in_transaction import outbox_row
+from popclient.sql.rules import require_acceptable
 
 
 @functools.cache
@@ -29,9 +30,10 @@ def send_on_commit(
 ) -> None:
     """Sends a message right after the transaction commits, and never if it rolls back; without a transaction at once.
 
-    Takes the arguments of `Producer.send`. using: the alias of the database; None: the default one. A message that
-    cannot be sent raises its PopError after the commit: the rest of the request must not count on it. If the process
-    ends between the commit and the send, the message is lost; `enqueue` does not lose it.
+    Takes the arguments of `Producer.send`. using: the alias of the database; None: the default one. Raises at once for
+    a message that no server takes. What fails later raises its PopError after the commit: the rest of the request must
+    not count on it. If the process ends between the commit and the send, the message is lost; `enqueue` does not lose
+    it.
     """
     made = _made("send_on_commit", message, body, fields)
     transaction.on_commit(lambda: producer().send(made), using=using)
@@ -46,18 +48,16 @@ def enqueue(message: Message | str, body: bytes | str = b"", /, *, using: str | 
     from popclient.frameworks.django.models import OutboxMessage  # when the applications are loaded
 
     made = carrying(ClientConfig(), _made("enqueue", message, body, fields))
-    if made.lite_topic is not None:
-        raise ValueError(f"lite_topic {made.lite_topic!r} cannot be kept in an outbox; send with send_on_commit")
     row = OutboxMessage(**outbox_row(made))
     row.save(using=using, force_insert=True)
     return str(row.message_id)
 
 
 def _made(taker: str, message: Message | str, body: bytes | str, fields: dict[str, Any]) -> Message:
-    """The message; raises TypeError or ValueError for one that cannot be sent."""
+    """The message; raises TypeError, ValueError or a PopError for one that no server takes."""
     if isinstance(message, Message):
         made = as_message(taker, {"message": message, "body": body, **fields})
     else:
         made = Message(message, body, **fields)
-    made.require_sendable()
+    require_acceptable(made)
     return made
