@@ -19,8 +19,10 @@ from popclient.cli.arguments import UsageError, client_config
 from popclient.cli.output import report
 from popclient.errors import PopError
 from popclient.sql import Relay
+from popclient.sql.relay import and_refused
 from popclient.sql.tables import outbox
 
+_SYNC = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
 _MAKE = "popclient.sql.metadata.create_all(engine)"
 
 
@@ -33,12 +35,15 @@ def relay(arguments: Namespace) -> int:
         config = client_config(arguments)
         with Producer(config) as producer:
             relay = Relay(engine, producer)
-            waiting = relay.waiting()
+            moved = relay.run_once() if arguments.once else 0
+            waiting, refused = relay.waiting(), relay.refused()
+            left = {"waiting": waiting, "refused": refused}
             if arguments.once:
-                moved, left = relay.run_once(), relay.waiting()
-                return report(arguments, {"moved": moved, "waiting": left}, [f"moved {moved} messages, {left} wait"])
+                line = f"moved {moved} messages, {waiting} wait{and_refused(refused)}"
+                return report(arguments, {"moved": moved} | left, [line])
             stop = _stopped()
-            report(arguments, {"waiting": waiting}, [f"relaying to {config.endpoints}, {waiting} messages wait"])
+            line = f"relaying to {config.endpoints}, {waiting} messages wait{and_refused(refused)}"
+            report(arguments, left, [line])
             sys.stdout.flush()
             relay.run(stop)
     except SQLAlchemyError as error:
@@ -51,8 +56,7 @@ def relay(arguments: Namespace) -> int:
 def _engine(url: str) -> Engine:
     try:
         parsed = to_primary(make_url(readable(url)))
-        # Postgres by the driver that PopMQ itself uses, unless one is named.
-        named = parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
+        named = _by_sync_driver(parsed)
         _check_file(named)
         return create_engine(named)
     except (ArgumentError, NoSuchModuleError) as error:
@@ -61,6 +65,18 @@ def _engine(url: str) -> Engine:
         if missing.name == "psycopg":  # an extra of ours
             raise
         raise UsageError(f"--database-url: '{parsed.drivername}' needs the module {missing.name}; install it") from None
+
+
+def _by_sync_driver(url: URL) -> URL:
+    """An application of asyncio has the URL of an asyncio driver: its database, by a driver that this command can use.
+
+    Postgres by the driver that PopMQ itself uses, unless another one is named.
+    """
+    if url.drivername != "postgresql" and not url.get_dialect().is_async:
+        return url
+    if (kind := url.get_backend_name()) not in _SYNC:
+        raise UsageError(f"--database-url: '{url.drivername}' is a driver of asyncio; name another one of {kind}")
+    return url.set(drivername=_SYNC[kind])
 
 
 def _check_file(url: URL) -> None:

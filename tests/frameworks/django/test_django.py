@@ -206,10 +206,22 @@ def test_the_table_is_the_one_that_the_relay_reads(project: Project, engine: Eng
         ("enqueue('orders', 'x', priority=1, message_group='a')", "message_group and priority exclude each other"),
         ("enqueue('orders', 'x', lite_topic='a')", "lite_topic 'a' cannot be kept in an outbox"),
         ("send_on_commit('orders', 4)", "body is 4; it must be bytes or str"),
+        ("enqueue('orders', 'x', tag='a|b')", "ILLEGAL_MESSAGE_TAG"),
+        ("with transaction.atomic(): send_on_commit('orders', ''); print('at once')", "MESSAGE_BODY_EMPTY"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_at_once(project: Project, code: str, words: str) -> None:
-    assert words in project.run(code).stderr
+    done = project.run(code)
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+@sqlite
+def test_the_relay_counts_what_is_refused(project: Project, engine: Engine) -> None:
+    row = {"topic": "orders", "message_id": "by hand", "written_at_ms": 0, "body": b"x", "tag": "a|b"}
+    with engine.begin() as conn:
+        conn.execute(sql.outbox.insert(), row)
+    assert "moved 0 messages, 0 wait, 1 are refused: SELECT " in project.manage("popmq_relay", "--once").stdout
 
 
 @pytest.mark.parametrize(

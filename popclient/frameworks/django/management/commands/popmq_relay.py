@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from popclient import PopError, Producer
 from popclient.frameworks.django.apps import config
 from popclient.sql import Relay
+from popclient.sql.relay import and_refused
 
 _DIALECTS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+mysqldb"}  # by Django's vendor
 
@@ -43,10 +44,12 @@ class RelayCommand(BaseCommand):
         try:
             with Producer(config()) as producer:
                 relay = Relay(engine, producer)
-                self.stdout.write(f"relaying from database '{database}', {relay.waiting()} messages wait")
+                refused = and_refused(relay.refused())
+                self.stdout.write(f"relaying from database '{database}', {relay.waiting()} messages wait{refused}")
                 if once:
                     moved = relay.run_once()
-                    self.stdout.write(f"moved {moved} messages, {relay.waiting()} wait")
+                    refused = and_refused(relay.refused())
+                    self.stdout.write(f"moved {moved} messages, {relay.waiting()} wait{refused}")
                     return
                 stop = threading.Event()
                 for number in (signal.SIGINT, signal.SIGTERM):
