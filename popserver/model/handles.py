@@ -136,8 +136,8 @@ def decode_recall(handle: str) -> RecallHandle:
             raise ValueError(f"'{deliver_at_ms[:16]}' is not a delivery time")
     except (ValueError, binascii.Error) as error:
         raise BadRequest(
-            f"recall handle '{handle[:48]}' is malformed ({error});"
-            " give the handle from the answer to the delayed message"
+            f"recall handle '{handle[:48]}' is malformed ({error}); give the handle from the answer to the delayed"
+            " message, or cancel the message by its id: popmq message cancel"
         ) from None
     return RecallHandle(topic, broker_name, int(deliver_at_ms), message_id)
 

@@ -31,6 +31,11 @@ def test_anything_else_is_refused_in_a_sentence(text: str) -> None:
         assert "recall handle" in refusal.sentence
 
 
+def test_a_message_id_is_told_another_way() -> None:
+    with pytest.raises(BadRequest, match=r"is malformed .* or cancel the message by its id: popmq message cancel"):
+        decode_recall("0102FC0000000113D30B11FBFF754543C7")
+
+
 def test_an_id_may_hold_a_blank() -> None:
     assert decode_recall(encode_recall(RecallHandle("t", "b", 1, "a b c"))).message_id == "a b c"
 
