@@ -110,7 +110,7 @@ def test_tour(shared: Shop) -> None:
 def test_outbox_and_idempotent(apart: Shop) -> None:
     with apart.engine.begin() as conn:
         popclient.sql.metadata.create_all(conn)
-    apart.do(block(SQL, "metadata.create_all"))
+    apart.do(block(SQL, "target_metadata"))
     apart.do(block(SQL, "sql.Relay("), serve=_until(lambda: not apart.all_of(popclient.sql.outbox.c.outbox_id)))
     apart.do(block(SQL, "@sql.idempotent"), serve=_until(lambda: apart.all_of(Invoice.order) == [42]))
 
