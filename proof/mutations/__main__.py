@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from proof.mutations.forks import SETTLED, Verdict
@@ -43,7 +43,7 @@ def main() -> int:
     is_good = True
     for name, room in rooms.items():
         mutants = mutants_in(room, root)
-        result = _judged(room, root, mutants, selection, record, options)
+        result = _judged(room, root, mutants, selection, record, options, reasons)
         survivors = divide(mutants, result.survivors(), reasons)
         _report(name, len(mutants), result, survivors)
         is_good = is_good and (not room.is_core or (result.score >= SCORE_MIN and not survivors.unexplained))
@@ -62,12 +62,15 @@ def _judged(
     selection: Selection,
     record: Record | None,
     options: argparse.Namespace,
+    reasons: Mapping[tuple[str, str], str],
 ) -> RoomResult:
     """Judge what is selected, and add what the record knows of the others."""
     known = record.read(mutants) if record is not None else [None] * len(mutants)
     if options.again:
         known = [verdict and by_types(verdict, one, root) for one, verdict in zip(mutants, known, strict=True)]
-    wanted = (at for at, verdict in enumerate(known) if _is_wanted(verdict, again=options.again))
+    wanted: Iterable[int] = (at for at, verdict in enumerate(known) if _is_wanted(verdict, again=options.again))
+    if options.again:
+        wanted = (at for at in wanted if (mutants[at].place, mutants[at].change) not in reasons)
     if places := selection.of(mutants, wanted):
         noted = record.noting(mutants) if record is not None else None
         verdicts = judge(
@@ -135,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="judge what has no verdict in proof/totals yet, and put the verdicts there; with --sample so many of each",
     )
-    parser.add_argument("--again", action="store_true", help="judge survivors in proof/totals once more")
+    parser.add_argument("--again", action="store_true", help="judge once more what has survived without a reason")
     parser.add_argument("--record", default=str(FOLDER), metavar="FOLDER", help="in place of proof/totals")
     parser.add_argument("--root", default=str(ROOT), help="the folder that files are named from")
     parser.add_argument("--source", action="append", metavar="FILE", help="a file to change, in place of a room")
