@@ -222,8 +222,8 @@ def _check_plan(plan_id: str, reason: str, target: Resource | None) -> None:
 
 
 def _check_orders(orders: Sequence[RedriveItem]) -> None:
-    if not 1 <= len(orders) <= ITEMS_MAX:
-        raise BadRequest(f"one request redrives 1 to {ITEMS_MAX} dead letters, not {len(orders)}; use several")
+    if len(orders) > ITEMS_MAX:
+        raise BadRequest(f"one request redrives at most {ITEMS_MAX} dead letters, not {len(orders)}; use several")
     seen: set[int] = set()
     for each in orders:
         if each.dead_letter_id in seen:

@@ -80,10 +80,14 @@ def _without_reach(selection: str) -> dict[str, Any]:
 def record_step(tx: Transaction, request: PlanStep) -> None:
     """Record matches for a DRAFT. Nothing happens if another call has recorded them meanwhile."""
     state = PlanState.PLANNED if request.is_last else PlanState.DRAFT
-    if redrive_plans.reach(tx, request.plan_id, request.after_id, request.up_to_id, state) and request.ids:
+    if not redrive_plans.reach(tx, request.plan_id, request.after_id, request.up_to_id, state):
+        return
+    if request.ids:
         row = redrive_plans.find(tx.conn, request.plan_id)
         assert row is not None, "it was changed just now"
         _write_records(tx, row, request.ids)
+    if request.is_last and not redrives.next_planned(tx.conn, request.plan_id, 1):
+        redrive_plans.finish_step(tx, request.plan_id, is_left=False)  # nothing will run an empty plan
 
 
 def _write_records(tx: Transaction, row: PlanRow, ids: Sequence[int]) -> None:

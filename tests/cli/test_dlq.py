@@ -389,5 +389,14 @@ def test_nothing_to_send_back_makes_no_plan(shell: Shell, dead: list[str], more:
     assert shell.json("dlq", "plans") == []
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--repair", "fixes:metres"]])
+def test_a_named_plan_of_nothing_is_there_and_done(shell: Shell, dead: list[str], fixes: None, more: list[str]) -> None:
+    said = shell("dlq", "redrive", "--group", "counters", "--where", "TAGS = 'ZZ'", "--plan", "zero", *more)
+    assert (said.status, "run the plan" in str(said)) == (0, False)
+    plan = shell.json("dlq", "plan", "zero")
+    assert (plan["state"], plan["planned"], plan["redriven"]) == ("DONE", 0, 0)
+    assert "zero: 0 sent back" in shell("dlq", "redrive", "--plan", "zero").lines[-1]
+
+
 def test_no_plans(shell: Shell) -> None:
     assert shell.ok("dlq", "plans").lines == ["no redrive plans"]

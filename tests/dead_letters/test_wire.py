@@ -255,7 +255,6 @@ def refusals(ids: list[int]) -> list[tuple[str, dict[str, Any], int, tuple[str, 
         ),
         ("PlanRedrive", {"selection": of(ids=range(1, 1_002))}, pb.BAD_REQUEST, ("1001", "1000")),
         ("PurgeDeadLetters", {"selection": of(), "max": 1_001}, pb.BAD_REQUEST, ("1001", "1000")),
-        ("RedriveDeadLetters", {"plan_id": "q", "group": GROUP}, pb.BAD_REQUEST, ("1 to 1000", "not 0")),
         ("RedriveDeadLetters", {"plan_id": "q", "group": GROUP, "orders": too_many}, pb.BAD_REQUEST, ("1001",)),
         ("RedriveDeadLetters", named_twice, pb.BAD_REQUEST, ("named twice",)),
         ("RedriveDeadLetters", {"group": GROUP, "orders": [order]}, pb.BAD_REQUEST, ("plan id ''",)),
@@ -323,12 +322,21 @@ def test_the_plans_of_a_group_go_with_it(admin_server: AdminServer) -> None:
     assert admin_server.digest() == before
 
 
-def test_a_plan_of_nothing_is_done_when_it_is_run(admin_server: AdminServer) -> None:
+def test_a_plan_of_nothing_is_done_at_once(admin_server: AdminServer) -> None:
     fill(admin_server, 1)
     admin_server.call("PurgeDeadLetters", selection=of())
     plan = admin_server.call("PlanRedrive", plan_id="p", selection=of()).plan
-    assert (plan.state, plan.planned) == ("PLANNED", 0)
-    assert admin_server.call("RunRedrive", plan_id="p").plan.state == "DONE"
+    assert (plan.state, plan.planned) == ("DONE", 0)
+    step = admin_server.call("RunRedrive", plan_id="p")
+    assert (step.plan.state, step.redriven) == ("DONE", 0)
+
+
+def test_no_orders_make_a_plan_that_is_done(admin_server: AdminServer) -> None:
+    fill(admin_server, 1)
+    answer = admin_server.call("RedriveDeadLetters", plan_id="q", group=GROUP)
+    assert (answer.status.code, list(answer.redrives)) == (pb.OK, [])
+    (plan,) = admin_server.call("ListRedrivePlans", plan_id="q").plans
+    assert (plan.state, plan.planned, plan.redriven, len(listed(admin_server))) == ("DONE", 0, 0, 1)
 
 
 def test_what_another_plan_has_sent_back_is_skipped(admin_server: AdminServer) -> None:

@@ -92,6 +92,15 @@ def test_unchanged_to_a_topic_and_purged(spark: SparkSession, broker: popserver.
     assert dlq.read(spark, url).count() == 0
 
 
+def test_a_quiet_night_has_a_plan_too(spark: SparkSession, broker: popserver.EmbeddedBroker, url: str) -> None:
+    nothing = dlq.read(spark, url, consumerGroup=GROUP).where("false")
+    done = dlq.redrive(nothing, broker.endpoint, group=GROUP, plan_id="nightly-2")
+    assert done == dlq.Redriven("nightly-2")
+    assert dlq.lineage(spark, url, plan_id="nightly-2").count() == 0
+    with pytest.raises(PySparkException, match=r"did you mean nightly-2\?"):
+        dlq.lineage(spark, url, plan_id="nightly-3").count()
+
+
 def test_a_refusal_says_why(spark: SparkSession, broker: popserver.EmbeddedBroker, url: str) -> None:
     dead = dlq.read(spark, url)
     with pytest.raises(

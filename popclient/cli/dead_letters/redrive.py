@@ -160,6 +160,8 @@ def _show_dry_run(arguments: Namespace, admin: Admin, plan: RedrivePlan) -> int:
         f"nothing was sent; run the plan: popmq dlq redrive --plan {plan.plan_id}",
         f"or cancel it: popmq dlq cancel {plan.plan_id}",
     ]
+    if not plan.planned:
+        ends = []
     return report(arguments, document, [*redrive_table(plan, shown, dry_run=True), *ends])
 
 
@@ -244,6 +246,8 @@ def redrive_repaired(arguments: Namespace, admin: Admin, plan_id: str, progress_
         return _show(arguments, judged)
     progress_log.write(f"plan {plan_id}: dead letters of {arguments.group} are repaired and sent back")
     tally = _send(arguments, admin, plan_id, judged, progress_log)
+    if arguments.plan and not tally.redriven + tally.skipped:
+        admin.redrive_dead_letters(plan_id, arguments.group, [], target=arguments.to, reason=arguments.reason)
     document = {"plan_id": plan_id, "group": arguments.group, **picked(tally, "redriven skipped left")}
     line = f"plan {plan_id}: {tally}"
     if tally.skipped:

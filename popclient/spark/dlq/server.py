@@ -144,6 +144,7 @@ def redrive(
     """Redrives these dead letters of `group`, repaired by the frame's column `repair` if it has one.
 
     plan_id: the name of this redrive. After a failure, run it again with the same name: nothing is sent twice.
+    Without rows the plan is stored too, and is DONE.
     target: a topic, for all its groups; None sends back to the group alone. reason: a text or a column; by default the
     class of a classified frame. rate: messages per second, over all partitions.
     Raises `ValueError` for a dead letter of another group, and a `PopError` for a refusal of the server, both as errors
@@ -158,7 +159,11 @@ def redrive(
     if rate is not None:
         rows = rows.repartition(1)  # one worker keeps the rate
     # Not mapInArrow, which needs pandas.
-    return _summed_up(plan_id, rows.rdd.mapPartitions(partial(_send, order)).collect())
+    sent = rows.rdd.mapPartitions(partial(_send, order)).collect()
+    if not sent:
+        with server(order.config) as admin:  # so that `lineage` knows the plan
+            with_retries(partial(_call, admin, order, []))
+    return _summed_up(plan_id, sent)
 
 
 def _summed_up(plan_id: str, sent: Iterable[_Sent]) -> Redriven:

@@ -2747,7 +2747,7 @@ Global___RedriveOrder: _TypeAlias = RedriveOrder  # noqa: Y015
 @_typing.final
 class RedriveDeadLettersRequest(_message.Message):
     """Redrives at most 1,000 dead letters under a plan's id, in one transaction. The call may be repeated: the plan redrives
-    each dead letter once. The plan is made if it does not exist.
+    each dead letter once. The plan is made if it does not exist, also without orders.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
