@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -17,7 +19,7 @@ from pydantic_settings import (
 
 from popport.addresses import is_loopback, path_of
 from popserver.model.errors import CannotListen
-from popserver.model.times import parse_duration_ms
+from popserver.model.times import duration_ms_of
 from popserver.transport.listen import PORT_MAX, Engine, Mode, address_of, split_address
 
 FILE = Path("popmq.toml")
@@ -113,7 +115,7 @@ class Config(BaseSettings):
     )
     @classmethod
     def _read_duration(cls, value: Any) -> Any:
-        return parse_duration_ms(value) if isinstance(value, str) else value
+        return duration_ms_of(value)
 
     @field_validator("advertise")
     @classmethod
@@ -281,3 +283,42 @@ def check_http_exposure(host: str, *, auth: bool, insecure: bool) -> None:
             " and use the console; serve it on 127.0.0.1 (--http 127.0.0.1:8082), let users sign (--auth; callers of"
             " /metrics then need POPMQ_METRICS_TOKEN), or give --insecure if only trusted people can reach this network"
         )
+
+
+def sentences_of(error: ValidationError) -> list[str]:
+    """What is wrong with each wrong setting."""
+    sentences = []
+    for mistake in error.errors():
+        name = ".".join(map(str, mistake["loc"]))
+        # Sentences about several settings name them. Values of settings that may have secrets are not shown.
+        shows = name in Config.model_fields and name not in SECRET
+        where = f"{name}={mistake['input']!r}: " if shows else f"{name}: " if name else ""
+        sentences.append(f"{where}{_words(mistake, name, Config.model_fields)}")
+    return sentences
+
+
+# What a setting must be, by pydantic's name of the mistake.
+_WANTED = {
+    "greater_than": "give more than {gt}",
+    "greater_than_equal": "give {ge} or more",
+    "less_than": "give less than {lt}",
+    "less_than_equal": "give {le} or less",
+    "int_parsing": "give a whole number",
+    "int_from_float": "give a whole number",
+    "int_type": "give a whole number",
+    "bool_parsing": "give true or false",
+    "bool_type": "give true or false",
+    "string_type": "give a text",
+    "literal_error": "give {expected}",
+}
+
+
+def _words(mistake: Mapping[str, Any], name: str, known: Iterable[str]) -> str:
+    """What is wrong with a setting, and what it must be."""
+    if mistake["type"] == "extra_forbidden":
+        meant = get_close_matches(name, list(known), 1)
+        return f"no such setting{f'; did you mean {meant[0]}?' if meant else ', see popmq serve --help'}"
+    wanted = _WANTED.get(mistake["type"])
+    if wanted is None:
+        return str(mistake["msg"]).removeprefix("Value error, ")
+    return wanted.format(**mistake.get("ctx", {}))

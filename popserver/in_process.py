@@ -16,19 +16,20 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import structlog
+from pydantic import ValidationError
 
 from popserver import logs
 from popserver.app import App
-from popserver.config import Config, GivenConfig
+from popserver.config import Config, GivenConfig, sentences_of
 from popserver.engine.clock import ManualClock, SystemClock, elapsed_s, wall_ms
-from popserver.model.times import parse_duration_ms
+from popserver.model.times import duration_ms_of
 
 T = TypeVar("T")
 
@@ -44,15 +45,15 @@ class EmbeddedClock:
         """The server's time in epoch milliseconds."""
         return self._clock.now_ms()
 
-    def advance(self, duration: str | int) -> None:
-        """Move a manual clock by `"2h"`, `"500ms"` or a number of ms. Returns when all work that became due is done.
+    def advance(self, duration: str | int | timedelta) -> None:
+        """Move a manual clock by `"2h"`, a timedelta, or a whole number of milliseconds (not seconds).
 
-        Raises `TypeError` without a manual clock, `ValueError` for a wrong duration.
+        Returns when all work that became due is done. Raises `TypeError` without a manual clock, `ValueError` for a
+        wrong duration.
         """
         if not isinstance(self._clock, ManualClock):
             raise TypeError("this broker runs on real time; start it with embedded(manual_clock=True)")
-        by_ms = parse_duration_ms(duration) if isinstance(duration, str) else duration
-        self._broker.run(self._clock.advance(by_ms, self._broker.app.broker.settle))
+        self._broker.run(self._clock.advance(duration_ms_of(duration), self._broker.app.broker.settle))
 
 
 class EmbeddedBroker:
@@ -90,6 +91,17 @@ class EmbeddedBroker:
     def settle(self) -> None:
         """Return when everything that is due now is done."""
         self.run(self.app.broker.settle())
+
+    def wait_for(self, condition: Callable[[], object], timeout: float = 30) -> None:
+        """Return when `condition()` is true; it is asked every 10 ms. For what a client does in a thread of its own.
+
+        timeout: real seconds, whatever the broker's clock does. Raises `TimeoutError` after them.
+        """
+        end, pause = elapsed_s() + timeout, threading.Event()
+        while not condition():
+            if elapsed_s() > end:
+                raise TimeoutError(f"the condition did not become true in {timeout:g} s; print what it compares")
+            pause.wait(0.01)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the broker's event loop and wait for it. Raises `RuntimeError` in a forked child."""
@@ -157,8 +169,10 @@ def embedded(
     """Run a broker during the block.
 
     `database` is a URL, or a path to a SQLite file; the default is in memory. Further options are those of
-    `popmq serve`, such as `min_invisible="1s"` or `auto_create=False`. By default the broker creates topics and groups
-    on first use, allows holds of 1 s and more, and serves only plaintext. It ignores `popmq.toml` and the environment.
+    `popmq serve`, such as `min_invisible="1s"` or `auto_create=False`; a duration is a text, a timedelta, or a whole
+    number of milliseconds. By default the broker creates topics and groups on first use, allows holds of 1 s and more
+    (`popmq serve`: 10 s), and serves only plaintext. It ignores `popmq.toml` and the environment. Raises `ValueError`
+    for a wrong option.
 
     `manual_clock`: the clock stands still until `broker.clock.advance`; it starts at the machine's time, or at a given
     one, an aware datetime.
@@ -167,7 +181,10 @@ def embedded(
         raise TypeError("embedded() takes its database as the first argument: embedded('sqlite:///file.db')")
     url = database if "://" in str(database) else f"sqlite:///{database}"
     given = {"drain_timeout": 1_000, "min_invisible": 1_000, "tls": "plaintext", **options}
-    config = GivenConfig(**{**given, "database_url": url, "port": port, "host": "127.0.0.1"})
+    try:
+        config = GivenConfig(**{**given, "database_url": url, "port": port, "host": "127.0.0.1"})
+    except ValidationError as error:
+        raise ValueError("; ".join(sentences_of(error))) from None
     broker = EmbeddedBroker(config, manual_clock=manual_clock)
     try:
         broker.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -49,3 +50,13 @@ def test_anything_else_is_refused(read: Callable[[str], int], written: str) -> N
 def test_a_duration_that_no_number_holds_is_refused(read: Callable[[str], int], written: str) -> None:
     with pytest.raises(ValueError, match="is too long for a duration"):
         read(written)
+
+
+def test_the_server_takes_texts_timedeltas_and_whole_milliseconds() -> None:
+    assert [times.duration_ms_of(each) for each in ("1h", timedelta(hours=1), 3_600_000)] == [3_600_000] * 3
+
+
+@pytest.mark.parametrize("given", [0.5, True, None, float("nan"), float("inf"), [1]])
+def test_another_kind_is_refused_with_those_that_are_durations(given: object) -> None:
+    with pytest.raises(ValueError, match="is not a duration; write '500ms', '10s' or '2h', or give a timedelta; a num"):
+        times.duration_ms_of(given)

@@ -55,6 +55,9 @@ else:
 
         return Relay
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), "Relay"})
+
 
 __all__ = [
     "Admin",

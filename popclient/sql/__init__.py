@@ -36,6 +36,9 @@ else:
 
         return Relay
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "HoldLost",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from popserver.model.retry import HOUR_MS, MINUTE_MS, SECOND_MS
 
@@ -51,6 +51,20 @@ TIME_MS_MAX = 253_402_300_799_999
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_ms_of(given: object) -> int:
+    """Milliseconds of a text such as `10s`, a timedelta, or a whole number of milliseconds. Raises `ValueError`."""
+    if isinstance(given, str):
+        return parse_duration_ms(given)
+    if isinstance(given, timedelta):
+        return round(given / timedelta(milliseconds=1))
+    if isinstance(given, int | float) and not isinstance(given, bool) and given == given // 1:
+        return int(given)
+    raise ValueError(
+        f"{given!r} is not a duration; write '500ms', '10s' or '2h', or give a timedelta; a number is whole"
+        " milliseconds"
+    )
 
 
 def parse_duration_ms(written: str) -> int:
