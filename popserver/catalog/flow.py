@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import structlog
+
 from popserver.catalog import groups, lookup, topics
 from popserver.catalog.closing import CloseQueues
 from popserver.database.notifications import GROUP, TOPIC, Invalidation
-from popserver.engine.meters import Created
-from popserver.engine.reader import Reader
+from popserver.engine.meters import Created, now_s
+from popserver.engine.reader import LogLimit, Reader
 from popserver.engine.writer import Writer
 from popserver.filters.subscription import ClientKind
 from popserver.model.errors import BadRequest, TopicNotFound
@@ -34,6 +36,10 @@ from popserver.model.topic import (
     check_lite,
 )
 
+FIRST_USES_LOGGED = 100  # lines a minute: a client may use a new name in each call
+
+log = structlog.get_logger("popserver.catalog")
+
 
 class Catalog:
     """Finds topics and groups. With `auto_create` it creates missing ones (requirement N3)."""
@@ -48,6 +54,7 @@ class Catalog:
         self._subscribed: set[tuple[int, int]] = set()  # group id and topic id
         self._fixed: set[tuple[int, Mode]] = set()  # group id, and the mode that it has
         self._changes = 0
+        self._log_limit = LogLimit(lines=FIRST_USES_LOGGED)
 
     async def topic(self, name: Resource, generation: int = 0) -> Topic:
         """The topic of that name, to consume. Raises `IllegalTopic` or `TopicNotFound`.
@@ -329,7 +336,10 @@ class Catalog:
             # A group's own topics are created when they are first used, so that clients can wait for the first message.
             await self.group(owner)
         answer = self._writer.submit(topics.CreateTopic(new, or_find=True))
-        return await self._writer.meters.creating(Created.TOPIC, answer)
+        made = await self._writer.meters.creating(Created.TOPIC, answer)
+        if owner is None and name not in self._topics:
+            self._log_first_use(topic=str(name))
+        return made
 
     async def _created_on_first_use(self, name: Resource) -> NewTopic:
         owner = owner_of(name)
@@ -346,7 +356,15 @@ class Catalog:
         if not self._auto_create:
             raise lookup.group_not_found(name)
         answer = self._writer.submit(groups.CreateGroup(NewGroup(name), or_find=True))
-        return await self._writer.meters.creating(Created.GROUP, answer)
+        made = await self._writer.meters.creating(Created.GROUP, answer)
+        if name not in self._groups:
+            self._log_first_use(group=str(name))
+        return made
+
+    def _log_first_use(self, **named: str) -> None:
+        """So that a misspelled name is found in the log. Not in the cache: of calls at one time, the first logs it."""
+        if (suppressed := self._log_limit.dropped(int(now_s() * 1_000))) is not None:
+            log.info("created on first use", **named, suppressed=suppressed)
 
 
 def check_subscribed(group: Group, topic: Topic) -> None:

@@ -79,17 +79,21 @@ LOG_AGAIN_MS = MINUTE_MS
 
 
 class LogLimit:
-    """Allows one log line per minute, and counts the others."""
+    """Allows one log line per minute, or `lines`, and counts the others."""
 
-    def __init__(self, again_ms: int = LOG_AGAIN_MS) -> None:
+    def __init__(self, again_ms: int = LOG_AGAIN_MS, lines: int = 1) -> None:
         self._again_ms = again_ms
-        self._logged_ms: int | None = None
+        self._lines = self._left = lines
+        self._began_ms: int | None = None
         self._dropped = 0
 
     def dropped(self, now_ms: int) -> int | None:
         """None if this line must not be logged. Otherwise how many lines were dropped since the last one."""
-        if self._logged_ms is not None and now_ms - self._logged_ms < self._again_ms:
+        if self._began_ms is None or now_ms - self._began_ms >= self._again_ms:
+            self._began_ms, self._left = now_ms, self._lines
+        if not self._left:
             self._dropped += 1
             return None
-        dropped, self._dropped, self._logged_ms = self._dropped, 0, now_ms
+        self._left -= 1
+        dropped, self._dropped = self._dropped, 0
         return dropped

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy.exc import OperationalError
+from structlog.testing import capture_logs
 
+from popserver.catalog.flow import FIRST_USES_LOGGED
 from popserver.model.errors import CommitUnknown, TopicNotFound
-from popserver.model.names import Resource
+from popserver.model.names import Resource, dead_letter_topic
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.running_broker import RunningBroker, ids, running_broker, unheard_commit, watched
 
@@ -126,3 +128,23 @@ async def test_a_deleted_groups_dead_letter_topic_is_forgotten_too(broker: Runni
     granted = await broker.receive()
     await broker.broker.forward_to_dead_letter_queue(GROUP, TOPIC, granted[0].receipt_handle)
     assert len(await broker.receive(group=readers, topic=dead_letters)) == 1
+
+
+async def test_a_name_that_is_created_on_first_use_is_in_the_log_once(broker: RunningBroker) -> None:
+    catalog, oders = broker.broker.catalog, TOPIC._replace(name="oders")
+    with capture_logs() as logs:
+        await asyncio.gather(*(catalog.topic(oders) for _ in range(3)))
+        await asyncio.gather(*(catalog.group(GROUP) for _ in range(3)))
+        await catalog.topic(dead_letter_topic(GROUP))
+    told = [each for each in logs if each["event"] == "created on first use"]
+    assert [(each["log_level"], each.get("topic"), each.get("group")) for each in told] == [
+        ("info", "oders", None),
+        ("info", None, str(GROUP)),
+    ]
+
+
+async def test_names_by_the_thousand_do_not_fill_the_log(broker: RunningBroker) -> None:
+    with capture_logs() as logs:
+        for number in range(FIRST_USES_LOGGED + 3):
+            await broker.broker.catalog.group(GROUP._replace(name=f"g{number}"))
+    assert sum(each["event"] == "created on first use" for each in logs) == FIRST_USES_LOGGED
