@@ -24,6 +24,7 @@ from popclient.cli.arguments import actions as actions_named
 from popclient.cli.dead_letters.commands import add_dlq
 from popclient.cli.mirroring.commands import add_mirror, add_mirrors
 from popclient.cli.moving.commands import add_move
+from popclient.message import PRIORITY_MAX
 
 # The server's limits: QUEUE_COUNT_MAX in popserver/model/topic.py and MAX_ATTEMPTS_MAX in popserver/model/group.py.
 QUEUES_MAX = 1_024
@@ -78,6 +79,7 @@ def _add_topic(actions: Any) -> None:
     _add_queues(create, "message queues (8)")
     _add_types(create, "a message type that it accepts; may be repeated (NORMAL)")
     _add_expiry(create, "delete a lite topic this long after its last message (never)")
+    _add_if_not_exists(create)
     add_command(actions, "list", "list the topics", "topics:list_all")
     add_command(actions, "show", "show a topic and its queues", "topics:show", "name")
     update = add_command(actions, "update", "add queues, change the accepted message types", "topics:update", "name")
@@ -99,6 +101,7 @@ def _add_group(actions: Any) -> None:
     _add_lite_model(
         create, "for lite topics: each client gets those that it names, shared or exclusive, or all (wildcard)"
     )
+    _add_if_not_exists(create)
     add_command(actions, "list", "list the consumer groups", "groups:list_all")
     add_command(actions, "show", "show a group and its lag", "groups:show", "name")
     update = add_command(actions, "update", "change attempts, retry intervals, history, lite model", "groups:update")
@@ -187,7 +190,12 @@ def _add_message(actions: Any) -> None:
     )
     kind = send.add_mutually_exclusive_group()
     kind.add_argument("--delay", type=duration, help="deliver it after this duration")
+    kind.add_argument("--message-group", metavar="NAME", help="deliver it after the earlier ones of this message group")
+    kind.add_argument("--priority", type=number(0, PRIORITY_MAX), help="0 to 32767; higher first, in a PRIORITY topic")
     kind.add_argument("--lite-topic", metavar="NAME", help="the lite topic, in a topic of the type LITE")
+    send.add_argument(
+        "--idempotency-key", metavar="KEY", help="store one message with this key; a repeated send gives the first one"
+    )
     send.add_argument("--count", type=number(1, SEND_MAX), default=1, help="send it this many times (1)")
 
     receive = add_command(actions, "receive", "receive messages for a group", "messages:receive", "topic")
@@ -337,6 +345,14 @@ def _add_secret(parser: argparse.ArgumentParser) -> None:
 
 def _add_resource(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("resource", type=resource, metavar="RESOURCE", help=text)
+
+
+def _add_if_not_exists(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--if-not-exists",
+        action="store_true",
+        help="if it exists, do not change it, say what differs, and succeed",
+    )
 
 
 def _add_queues(parser: argparse.ArgumentParser, text: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from popclient.admin import Admin, Consumer, ExponentialBackoff, Group, GroupLag, Redeliveries
 from popclient.cli import REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
+from popclient.cli.existing import differing, made_or_found, unchanged
 from popclient.cli.output import (
     GONE,
     duration_text,
@@ -26,17 +27,34 @@ from popclient.cli.progress import pause_document, pause_lines, paused_parts
 
 
 def create(arguments: Namespace) -> int:
-    with Admin(client_config(arguments)) as admin:
-        made = admin.create_group(
+    consume_from, lite = ((each or "").upper() for each in (arguments.consume_from, arguments.lite))
+
+    def make() -> Group:
+        return admin.create_group(
             arguments.name,
             max_attempts=arguments.max_attempts or 0,
             retry_intervals=arguments.retry,
             fifo_retry_interval=arguments.fifo_retry,
-            consume_from=(arguments.consume_from or "").upper(),
+            consume_from=consume_from,
             history=arguments.history or "",
-            lite=(arguments.lite or "").upper(),
+            lite=lite,
         )
-    return report(arguments, _document(made), [f"created consumer group {made.name}: {_policy(made)}"])
+
+    with Admin(client_config(arguments)) as admin:
+        made, is_new = made_or_found(arguments, make, admin.get_group)
+    if is_new:
+        return report(arguments, _document(made), [f"created consumer group {made.name}: {_policy(made)}"])
+    differs = differing(
+        {
+            "--max-attempts": (arguments.max_attempts, made.max_attempts),
+            "--retry": (_intervals_text(arguments.retry), _intervals(made)),
+            "--fifo-retry": (arguments.fifo_retry, made.fifo_retry_interval),
+            "--consume-from": (consume_from, made.consume_from),
+            "--history": (arguments.history, made.history),
+            "--lite": (lite, made.lite or "none"),
+        }
+    )
+    return report(arguments, {**_document(made), "differs": differs}, unchanged("consumer group", made.name, differs))
 
 
 def list_all(arguments: Namespace) -> int:
@@ -201,12 +219,17 @@ def _policy(group: Group) -> str:
 
 
 def _intervals(group: Group) -> str:
-    if (backoff := group.retry_backoff) is not None:
+    return _intervals_text(group.retry_backoff or group.retry_intervals)
+
+
+def _intervals_text(given: Iterable[timedelta] | ExponentialBackoff) -> str:
+    """As users type them."""
+    if isinstance(given, ExponentialBackoff):
         return (
-            f"exponential:initial={duration_text(backoff.initial)},max={duration_text(backoff.longest)},"
-            f"multiplier={backoff.multiplier:g}"
+            f"exponential:initial={duration_text(given.initial)},max={duration_text(given.longest)},"
+            f"multiplier={given.multiplier:g}"
         )
-    return ",".join(map(duration_text, group.retry_intervals))
+    return ",".join(map(duration_text, given))
 
 
 def _backoff_document(backoff: ExponentialBackoff | None) -> dict[str, Any] | None:

@@ -49,6 +49,9 @@ def send(arguments: Namespace) -> int:
         keys=arguments.key,
         properties=dict(arguments.property),
         delay=arguments.delay,
+        message_group=arguments.message_group,
+        priority=arguments.priority,
+        idempotency_key=arguments.idempotency_key,
         lite_topic=arguments.lite_topic,
     )
     # The producer looks the topic up first: without a server or the topic, no send is repeated.

@@ -173,7 +173,8 @@ def message_document(message: MessageView) -> dict[str, Any]:
     origin = message.dead_letter_queue
     return {
         **picked(
-            message, "message_id topic queue_id queue_offset message_type tag keys properties message_group lite_topic"
+            message,
+            "message_id topic queue_id queue_offset message_type tag keys properties message_group lite_topic priority",
         ),
         "born_at": utc(message.born_timestamp),
         "born_host": message.born_host,
@@ -198,6 +199,7 @@ def message_fields(message: MessageView) -> list[tuple[str, Any]]:
         ("properties", properties_text(message)),
         ("message group", message.message_group),
         ("lite topic", message.lite_topic),
+        ("priority", message.priority),
         ("born", f"{local(message.born_timestamp)} on {message.born_host or 'an unnamed host'}"),
         ("stored", message.store_timestamp),
         ("was due", message.delivery_timestamp),

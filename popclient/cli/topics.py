@@ -8,20 +8,33 @@ from typing import Any, Final
 from popclient.admin import Admin, LiteTopicGroup, Topic
 from popclient.cli import REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
+from popclient.cli.existing import differing, made_or_found, unchanged
 from popclient.cli.output import duration_text, fields, picked, report, table_of
 
 NAMED_GROUPS: Final = 3  # in the question before a topic is deleted
 
 
 def create(arguments: Namespace) -> int:
-    with Admin(client_config(arguments)) as admin:
-        made = admin.create_topic(
+    def make() -> Topic:
+        return admin.create_topic(
             arguments.name,
             queue_count=arguments.queues or 0,
             accept_message_types=arguments.types,
             lite_expiry=arguments.lite_expires,
         )
-    return report(arguments, _document(made), [f"created topic {made.name} with {made.queue_count} queues"])
+
+    with Admin(client_config(arguments)) as admin:
+        made, is_new = made_or_found(arguments, make, admin.get_topic)
+    if is_new:
+        return report(arguments, _document(made), [f"created topic {made.name} with {made.queue_count} queues"])
+    differs = differing(
+        {
+            "--queues": (arguments.queues, made.queue_count),
+            "--type": (sorted({*arguments.types}), sorted(made.accept_message_types)),
+            "--lite-expires": (arguments.lite_expires, made.lite_expiry),
+        }
+    )
+    return report(arguments, {**_document(made), "differs": differs}, unchanged("topic", made.name, differs))
 
 
 def list_all(arguments: Namespace) -> int:

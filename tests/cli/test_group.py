@@ -185,3 +185,19 @@ def test_a_deletion_names_the_consumers_that_would_make_it_again(shell: Shell) -
         asked = shell("group", "delete", "counters").err
     assert "stop its 1 connected consumer first, because a server that creates groups on first use" in asked
     assert "counters" in shell.ok("group", "list").out
+
+
+def test_created_unless_it_exists(shell: Shell) -> None:
+    create = ["group", "create", "counters", "--if-not-exists"]
+    options = ["--max-attempts", "3", "--retry", "10s,1m", "--fifo-retry", "1s", "--consume-from", "latest"]
+    assert shell.ok(*create, *options).lines[0].startswith("created consumer group counters: 3 attempts")
+    there = "consumer group counters exists and was not changed"
+    for given in ([], options):
+        assert shell.ok(*create, *given).lines == [there]
+    others = ["--max-attempts", "4", "--retry", "exponential", "--history", "all", "--lite", "shared"]
+    differs = (
+        "--max-attempts is 3, not 4; --retry is 10s,1m, not exponential:initial=5s,max=2h,multiplier=2;"
+        " --history is errors, not all; --lite is none, not SHARED"
+    )
+    assert shell.ok(*create, *others).lines == [there, f"it differs: {differs}; see popmq group update"]
+    assert shell.json(*create, *others)["max_attempts"] == 3

@@ -29,6 +29,20 @@ def test_send_says_where_it_stands(shell: Shell) -> None:
     assert (shown["body"], shown["size"], shown["queue_id"], shown["queue_offset"]) == ("hello", 5, 0, 0)
 
 
+def test_send_with_what_else_a_message_has(shell: Shell) -> None:
+    shell.ok("topic", "create", "orders", "--type", "FIFO")
+    shell.ok("topic", "create", "urgent", "--type", "PRIORITY", "--queues", "1")
+    shell.ok("message", "send", "orders", "x", "--message-group", "customer-1")
+    assert shell.json("message", "peek", "orders")[0]["message_group"] == "customer-1"
+    shell.ok("message", "send", "urgent", "x", "--priority", "7")
+    (urgent,) = shell.json("message", "peek", "urgent")
+    assert urgent["priority"] == 7
+    assert "priority    7" in shell.ok("message", "get", urgent["message_id"]).lines
+    first, again = (shell.json("message", "send", "flights", "x", "--idempotency-key", "paid-1") for _ in range(2))
+    assert first["messages"] == again["messages"]
+    assert shell("message", "send", "orders", "x", "--message-group", "a", "--priority", "1").status == 2
+
+
 def test_send_many(shell: Shell) -> None:
     assert shell.ok("message", "send", "flights", "x", "--count", "3").lines == ["sent 3 messages to flights"]
     sent = shell.json("message", "send", "flights", "x", "--count", "2")

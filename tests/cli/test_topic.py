@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from popclient import NotFound
+from popclient.admin import Admin, Topic
 from tests.support.shell import Shell
 
 
@@ -93,3 +95,33 @@ def test_close_and_open(shell: Shell) -> None:
     assert shell.json("topic", "show", "flights")["closed_because"] == said
     assert shell.ok("topic", "open", "flights").lines == ["topic flights takes messages of producers"]
     shell.ok("message", "send", "flights", "x")
+
+
+def test_created_unless_it_exists(shell: Shell) -> None:
+    create = ["topic", "create", "flights", "--if-not-exists"]
+    assert shell.ok(*create, "--queues", "2").lines == ["created topic flights with 2 queues"]
+    assert shell.ok(*create, "--queues", "2", "--type", "normal").lines == ["topic flights exists and was not changed"]
+    given = ["--queues", "4", "--type", "FIFO", "--lite-expires", "12h"]
+    differs = ["--queues is 2, not 4", "--type is NORMAL, not FIFO", "--lite-expires is never, not 12h"]
+    there = shell.ok(*create, *given).lines
+    assert there[1:] == [f"it differs: {'; '.join(differs)}; see popmq topic update"]
+    found = shell.json(*create, *given)
+    assert (found["queue_count"], found["message_types"], found["differs"]) == (2, ["NORMAL"], differs)
+    assert shell("topic", "create", "a b", "--if-not-exists").status == 1
+
+
+def test_created_by_two_commands_at_one_time(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    find, early = Admin.get_topic, [True]
+
+    def find_early(admin: Admin, name: str) -> Topic:
+        """The other command is between the search and the creation of this one."""
+        if early.pop():
+            early.append(False)
+            with Admin(shell.endpoint) as other:
+                other.create_topic(name)
+            raise NotFound
+        return find(admin, name)
+
+    monkeypatch.setattr(Admin, "get_topic", find_early)
+    said = shell.ok("topic", "create", "flights", "--if-not-exists")
+    assert said.lines == ["topic flights exists and was not changed"]
