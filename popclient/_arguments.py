@@ -45,9 +45,9 @@ def as_timedelta(name: str, given: float | timedelta, least: timedelta = ZERO, m
     return timedelta(seconds=given)
 
 
-def require_seconds(name: str, given: float, least: timedelta = ZERO) -> None:
-    """Raises unless it is a number of seconds within the limits."""
-    _require_number(name, given, "a number of seconds", least, LONGEST)
+def as_seconds(name: str, given: float | timedelta, least: timedelta = ZERO, most: timedelta = LONGEST) -> float:
+    """Seconds or a timedelta, as seconds; raises as `as_timedelta`."""
+    return as_timedelta(name, given, least, most).total_seconds()
 
 
 def require_text(name: str, given: object) -> None:
@@ -137,7 +137,7 @@ def duration(least: timedelta = ZERO, most: timedelta = LONGEST) -> Check:
 
 def seconds(least: timedelta = ZERO, most: timedelta = LONGEST) -> Check:
     """Seconds or a timedelta; becomes seconds."""
-    return lambda name, given: as_timedelta(name, given, least, most).total_seconds()
+    return lambda name, given: as_seconds(name, given, least, most)
 
 
 def group_name(consumer: str, why: str = "") -> Check:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from popclient._arguments import MILLISECOND, require_function, require_seconds, require_text, require_whole
+from popclient._arguments import MILLISECOND, ZERO, as_seconds, require_function, require_text, require_whole
 
 DEFAULT_PORT: Final = 8081
 DEFAULT_ENDPOINTS: Final = "127.0.0.1:8081"
@@ -66,15 +67,16 @@ class ClientConfig:
     access_key, access_secret: sign every call when both are set. Empty: ROCKETMQ_ACCESS_KEY, ROCKETMQ_ACCESS_SECRET.
     session_token: sent with every call when set.
     tls: False, True (public roots), or a `Tls`.
-    request_timeout: seconds that one request may take, reconnecting included; a long poll may take three seconds more
+    request_timeout, wait_for_server, close_timeout: seconds, or a timedelta, which becomes seconds.
+    request_timeout: time that one request may take, reconnecting included; a long poll may take three seconds more
         than its await duration.
-    wait_for_server: seconds that a client waits at its first call for a server that is not up yet. Then it raises
+    wait_for_server: time that a client waits at its first call for a server that is not up yet. Then it raises
         Unreachable; with 0 it does so after `request_timeout`. What a server or a proxy refuses is raised at once.
     wait_for_topic: True: a consumer starts although topics do not exist yet, says so once in its log, and consumes each
         as soon as it is made, from its first message on. False: it raises NotFound. None: as False, but True for a
         QueuePushConsumer, as in RocketMQ 4.
     max_attempts: how often a message is tried before `send` fails, the first time included.
-    close_timeout: seconds that closing may take.
+    close_timeout: time that closing may take.
     tracing: spans in a process with an OpenTelemetry tracer provider; see popclient.otel. "link": processing a message
         is a trace of its own, linked to that of its sending; "child": it continues the sender's; "off": no spans.
     on_disconnect, on_reconnect: called when the session with the server is lost (with the reason) and when it is back.
@@ -96,6 +98,26 @@ class ClientConfig:
     on_disconnect: Callable[[Exception], None] | None = None
     on_reconnect: Callable[[], None] | None = None
 
+    if TYPE_CHECKING:
+        # What the fields are made of: a type checker would allow no timedelta for a float.
+        def __init__(
+            self,
+            endpoints: str = "",
+            namespace: str = "",
+            access_key: str = "",
+            access_secret: str = "",
+            session_token: str = "",
+            tls: bool | Tls = False,
+            request_timeout: float | timedelta = 3.0,
+            wait_for_server: float | timedelta = 0.0,
+            wait_for_topic: bool | None = None,
+            max_attempts: int = 3,
+            close_timeout: float | timedelta = 5.0,
+            tracing: Literal["link", "child", "off"] = "link",
+            on_disconnect: Callable[[Exception], None] | None = None,
+            on_reconnect: Callable[[], None] | None = None,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         _set(self, "endpoints", self.endpoints or os.environ.get("ROCKETMQ_ENDPOINTS", "") or DEFAULT_ENDPOINTS)
         _set(self, "access_key", self.access_key or os.environ.get("ROCKETMQ_ACCESS_KEY", ""))
@@ -116,12 +138,11 @@ class ClientConfig:
             )
         for name in ("namespace", "access_key", "session_token"):
             _fit_for_header(name, getattr(self, name))
-        require_seconds("request_timeout", self.request_timeout, MILLISECOND)
-        require_seconds("wait_for_server", self.wait_for_server)
+        for name, least in (("request_timeout", MILLISECOND), ("wait_for_server", ZERO), ("close_timeout", ZERO)):
+            _set(self, name, as_seconds(name, getattr(self, name), least))
         if self.wait_for_topic not in (None, True, False):
             raise TypeError(f"wait_for_topic is {self.wait_for_topic!r}; it must be True, False or None")
         require_whole("max_attempts", self.max_attempts)
-        require_seconds("close_timeout", self.close_timeout)
         if self.tracing not in ("link", "child", "off"):
             raise ValueError(f"tracing is {self.tracing!r}; it must be 'link', 'child' or 'off'")
 

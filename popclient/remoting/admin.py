@@ -7,7 +7,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from popclient._arguments import require_seconds, require_text, require_whole
+from popclient._arguments import MILLISECOND, as_seconds, require_text, require_whole
 from popclient._queues.subscription import RETRY_PREFIX
 from popclient.admin.facts import ExponentialBackoff
 from popclient.errors import NotFound
@@ -38,21 +38,21 @@ class RocketMQAdmin:
         access_key: str = "",
         access_secret: str = "",
         cluster: str = "",
-        timeout: float = 5.0,
+        timeout: float | timedelta = 5.0,
         brokers: Iterable[str] = (),
     ) -> None:
         """name_servers: host:port, or several with `;` between them. access_key, access_secret: of a user of RocketMQ
         who may do it, if its brokers ask. cluster: its name, if the name servers know several. timeout: seconds per
-        request. brokers: names of brokers that the cluster must have: calls raise Unreachable while one is missing,
-        also if the name servers have forgotten it.
+        request, or a timedelta. brokers: names of brokers that the cluster must have: calls raise Unreachable while one
+        is missing, also if the name servers have forgotten it.
 
         Raises ValueError for an address that is none.
         """
         for name, given in (("name_servers", name_servers), ("access_key", access_key), ("cluster", cluster)):
             require_text(name, given)
-        require_seconds("timeout", timeout, timedelta(milliseconds=1))
+        seconds = as_seconds("timeout", timeout, MILLISECOND)
         self._cluster = ClusterConnections(
-            name_servers, AccessKey(access_key, access_secret), timeout, cluster, brokers
+            name_servers, AccessKey(access_key, access_secret), seconds, cluster, brokers
         )
 
     async def __aenter__(self) -> Self:

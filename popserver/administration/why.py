@@ -275,8 +275,8 @@ def _commit(found: MessageFacts, _when: When) -> str:
         return f"COMMIT: group '{found.group.name}' is done with it{_because(found)}"
     if found.group.history is HistoryLevel.ALL:
         return (
-            f"COMMIT: refused by the filter of a consumer of group '{found.group.name}', which no history keeps, or"
-            " ended before this history began"
+            f"COMMIT: group '{found.group.name}' is done with it, and its history has no step of it: the filter of a"
+            " consumer refused it, which is not recorded, or it was done before the history began"
         )
     return (
         f"COMMIT: acked, or refused by the filter of a consumer of group '{found.group.name}', or skipped by an"

@@ -75,8 +75,8 @@ def locate(conn: Connection, topic_name: Resource | None, message_id: str) -> tu
     if not there:
         where = "any topic" if topic_name is None else f"topic '{topic_name}'"
         raise MessageNotFound(
-            f"message '{short(message_id)}' is not in {where}: it was never stored there, or was removed by its age or"
-            " with its topic"
+            f"message '{short(message_id)}' is not in {where}: it was never stored there; was recalled, cancelled or"
+            " rolled back before its delivery; or was removed by its age or with its topic"
         )
     originals = [(row, topic) for row, topic in there if row.copy_of is None]
     if len(originals) > 1:

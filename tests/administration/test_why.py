@@ -97,7 +97,9 @@ def test_a_message_that_a_filter_refused(made: AdminServer) -> None:
     """A step of it is in no history."""
     made.send("flights", "m0")
     assert made.receive("counters", "flights", wanted="other") == []
-    assert why(made, "m0").startswith("COMMIT: refused by the filter of a consumer of group 'counters', which no")
+    assert why(made, "m0").startswith(
+        "COMMIT: group 'counters' is done with it, and its history has no step of it: the"
+    )
 
 
 def test_a_message_behind_another_of_its_message_group(made: AdminServer) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import math
 import re
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -15,7 +16,9 @@ from popclient import ClientClosed, ClientConfig, Unreachable, _forks, aio
 from popclient._session import transport
 from popclient._session.transport import Headers, Transport, authorization
 from popclient._version import new_client_id
+from popclient.admin import Admin
 from popclient.config import Endpoint, parse_endpoints
+from popclient.remoting import RocketMQAdmin
 from popproto.v2 import service_pb2 as rpc
 from tests.support.scripted_server import ScriptedServer
 
@@ -166,11 +169,24 @@ async def test_nobody_there_is_unreachable_within_the_deadline() -> None:
     await transport.close()
 
 
+def test_durations_may_be_timedeltas() -> None:
+    minute = timedelta(minutes=1)
+    config = ClientConfig(request_timeout=minute, wait_for_server=minute, close_timeout=minute)
+    assert config == ClientConfig(request_timeout=60, wait_for_server=60, close_timeout=60)
+    assert (config.request_timeout, config.wait_for_server, config.close_timeout) == (60.0, 60.0, 60.0)
+    assert Admin(config, connect_timeout=minute)._connect_timeout == 60.0
+    RocketMQAdmin("127.0.0.1:9876", timeout=minute)
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "says"),
     [
-        ({"request_timeout": "3"}, TypeError, "request_timeout is '3'; it must be a number of seconds, from 0.001 s"),
-        ({"request_timeout": 0}, ValueError, "request_timeout is 0; it must be a number of seconds, from 0.001 s"),
+        (
+            {"request_timeout": "3"},
+            TypeError,
+            "request_timeout is '3'; it must be seconds or a timedelta, from 0.001 s",
+        ),
+        ({"request_timeout": 0}, ValueError, "request_timeout is 0; it must be seconds or a timedelta, from 0.001 s"),
         ({"request_timeout": math.nan}, ValueError, "request_timeout is nan"),
         ({"close_timeout": math.inf}, ValueError, "close_timeout is inf; .* to 36500 days"),
         ({"close_timeout": -1}, ValueError, "close_timeout is -1; .* from 0 s"),

@@ -24,7 +24,7 @@ class Admin(Topics, Groups, Clients, Progress, Messages, Scheduled, DeadLetters,
     """The administration of one server. Belongs to the event loop of its first use.
 
     endpoints: "host:port;host:port", a ClientConfig, or nothing (environment ROCKETMQ_ENDPOINTS).
-    connect_timeout: seconds to wait for a server that has not answered yet; then Unreachable.
+    connect_timeout: seconds, or a timedelta, to wait for a server that has not answered yet; then Unreachable.
     transport: another way to the server than the endpoints.
 
     Every method raises a PopError: BadRequest, NotFound, Unreachable, UnsupportedByServer and so on.

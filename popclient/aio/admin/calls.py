@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container
+from datetime import timedelta
 from typing import Any, Self, TypeVar, overload
 
-from popclient._arguments import not_copied, require_seconds
+from popclient._arguments import as_seconds, not_copied
 from popclient._loop import Here
 from popclient._session import convert
 from popclient._session.transport import Link, Transport
@@ -28,12 +29,11 @@ class Calls:
         self,
         endpoints: str | ClientConfig | None = None,
         *,
-        connect_timeout: float = 1.0,
+        connect_timeout: float | timedelta = 1.0,
         transport: Transport | None = None,
     ) -> None:
         self._config = ClientConfig.of(endpoints)
-        require_seconds("connect_timeout", connect_timeout)
-        self._connect_timeout = connect_timeout
+        self._connect_timeout = as_seconds("connect_timeout", connect_timeout)
         self._bridge = Here()
         self._transport = transport or Transport(self._config, new_client_id())
 

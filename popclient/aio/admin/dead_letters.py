@@ -112,10 +112,10 @@ class Redrives(Calls):
     async def run_redrive(
         self, plan_id: str, *, rate: float | None = None, pace: Pace | None = None
     ) -> AsyncIterator[RedriveStep]:
-        """Sends a plan's messages back while you iterate, at most `rate` a second; yields each step.
+        """An iterator that sends a plan's messages back while you iterate, and yields each step; alone it does nothing.
 
-        Each step is one transaction. You may stop and go on later with the same id, and several processes may run one
-        plan: each message goes back once.
+        rate: the most messages per second; None: no limit. Each step is one transaction. You may stop and go on later
+        with the same id, and several processes may run one plan: each message goes back once.
         """
         pace = pace or Pace(rate)
         while True:
