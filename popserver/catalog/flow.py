@@ -15,7 +15,7 @@ from popserver.engine.meters import Created, now_s
 from popserver.engine.reader import LogLimit, Reader
 from popserver.engine.writer import Writer
 from popserver.filters.subscription import ClientKind
-from popserver.model.errors import BadRequest, TopicNotFound
+from popserver.model.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
 from popserver.model.group import Group, LiteModel, Mode, NewGroup
 from popserver.model.names import (
     Resource,
@@ -167,6 +167,17 @@ class Catalog:
 
     async def for_receipt(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
         """The group and the topic of a receipt handle. Missing ones are not created, because they hold nothing."""
+        try:
+            return await self.existing(group_name, topic_name)
+        except ConsumerGroupNotFound:
+            sentence = f"consumer group '{group_name}' does not exist, so it holds nothing; name the one that received"
+            raise ConsumerGroupNotFound(f"{sentence} the message") from None
+        except TopicNotFound:
+            sentence = f"topic '{topic_name}' does not exist, so nothing of it is held; name the topic of the message"
+            raise TopicNotFound(sentence) from None
+
+    async def existing(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
+        """The group and the topic. They are not created. Raises `ConsumerGroupNotFound` or `TopicNotFound`."""
         group = await self.known_group(group_name)
         if group is None:
             raise lookup.group_not_found(group_name)
