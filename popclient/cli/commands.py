@@ -193,9 +193,7 @@ def _add_message(actions: Any) -> None:
     kind.add_argument("--message-group", metavar="NAME", help="deliver it after the earlier ones of this message group")
     kind.add_argument("--priority", type=number(0, PRIORITY_MAX), help="0 to 32767; higher first, in a PRIORITY topic")
     kind.add_argument("--lite-topic", metavar="NAME", help="the lite topic, in a topic of the type LITE")
-    send.add_argument(
-        "--idempotency-key", metavar="KEY", help="store one message with this key; a repeated send gives the first one"
-    )
+    send.add_argument("--idempotency-key", metavar="KEY", help="with a repeated key nothing is stored again")
     send.add_argument("--count", type=number(1, SEND_MAX), default=1, help="send it this many times (1)")
 
     receive = add_command(actions, "receive", "receive messages for a group", "messages:receive", "topic")
@@ -273,7 +271,7 @@ def _add_why(commands: Any) -> None:
 
 
 def _add_top(commands: Any) -> None:
-    top = add_command(commands, "top", "show the groups of a server live on the terminal", "top:top")
+    top = add_command(commands, "top", "show the groups of a server live on the terminal", "top.command:top")
     top.add_argument("--once", action="store_true", help="print one frame and exit")
     top.add_argument("--interval", type=duration, default="2s", metavar="DURATION", help="time between frames (2s)")
     top.add_argument(
@@ -348,11 +346,8 @@ def _add_resource(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def _add_if_not_exists(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--if-not-exists",
-        action="store_true",
-        help="if it exists, do not change it, say what differs, and succeed",
-    )
+    text = "if it exists, do not change it, say what differs, and succeed"
+    parser.add_argument("--if-not-exists", action="store_true", help=text)
 
 
 def _add_queues(parser: argparse.ArgumentParser, text: str) -> None:

@@ -10,17 +10,19 @@ from typing import Any
 from popclient.admin import Admin, Consumer, ExponentialBackoff, Group, GroupLag, Redeliveries
 from popclient.cli import REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
-from popclient.cli.existing import differing, made_or_found, unchanged
 from popclient.cli.output import (
     GONE,
+    differing,
     duration_text,
     fields,
     hint_lines,
+    made_or_found,
     milliseconds,
     picked,
     report,
     table,
     table_of,
+    unchanged,
     utc,
 )
 from popclient.cli.progress import pause_document, pause_lines, paused_parts

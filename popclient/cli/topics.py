@@ -8,8 +8,16 @@ from typing import Any, Final
 from popclient.admin import Admin, LiteTopicGroup, Topic
 from popclient.cli import REFUSED
 from popclient.cli.arguments import UsageError, client_config, confirm, counted
-from popclient.cli.existing import differing, made_or_found, unchanged
-from popclient.cli.output import duration_text, fields, picked, report, table_of
+from popclient.cli.output import (
+    differing,
+    duration_text,
+    fields,
+    made_or_found,
+    picked,
+    report,
+    table_of,
+    unchanged,
+)
 
 NAMED_GROUPS: Final = 3  # in the question before a topic is deleted
 

@@ -167,24 +167,26 @@ class Catalog:
 
     async def for_receipt(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
         """The group and the topic of a receipt handle. Missing ones are not created, because they hold nothing."""
-        try:
-            return await self.existing(group_name, topic_name)
-        except ConsumerGroupNotFound:
-            sentence = f"consumer group '{group_name}' does not exist, so it holds nothing; name the one that received"
-            raise ConsumerGroupNotFound(f"{sentence} the message") from None
-        except TopicNotFound:
-            sentence = f"topic '{topic_name}' does not exist, so nothing of it is held; name the topic of the message"
-            raise TopicNotFound(sentence) from None
-
-    async def existing(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
-        """The group and the topic. They are not created. Raises `ConsumerGroupNotFound` or `TopicNotFound`."""
         group = await self.known_group(group_name)
         if group is None:
-            raise lookup.group_not_found(group_name)
+            raise ConsumerGroupNotFound(
+                f"consumer group '{group_name}' does not exist, so it holds nothing; name the one that received"
+            )
         topic = self._topics.get(topic_name) or await self._find_topic(topic_name)
         if topic is None:
-            raise lookup.topic_not_found(topic_name)
+            raise TopicNotFound(
+                f"topic '{topic_name}' does not exist, so nothing of it is held; name the topic of the message"
+            )
         return group, topic
+
+    async def existing(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
+        """The same for an operator, who may create what is missing."""
+        try:
+            return await self.for_receipt(group_name, topic_name)
+        except ConsumerGroupNotFound:
+            raise lookup.group_not_found(group_name) from None
+        except TopicNotFound:
+            raise lookup.topic_not_found(topic_name) from None
 
     async def own_queues(self, group: Group) -> frozenset[int]:
         """The ids of the queues of the group's own topics, which have its dead letters and retries."""

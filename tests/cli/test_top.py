@@ -19,13 +19,14 @@ import pytest
 from rich.console import Console
 
 from popclient.admin import Admin
-from popclient.cli import top, top_screen
+from popclient.cli.top import sample as top
+from popclient.cli.top import screen
 from tests.support.shell import POPMQ, Shell
 
 
 def drawn(now: top.TopSample, rows: list[top.TopRow], width: int, height: int | None = None) -> list[str]:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(top_screen.frame(now, rows, "r", "", width, height))
+    console.print(screen.frame(now, rows, "r", "", width, height))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
@@ -45,7 +46,8 @@ def busy(shell: Shell) -> Shell:
 
 
 def test_one_frame_needs_nothing_but_the_client(busy: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "popclient.cli.top")
+    for module in ("command", "sample"):
+        monkeypatch.delitem(sys.modules, f"popclient.cli.top.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "rich.console", None)
     head, headings, *rows, _, hint = busy.ok("top", "--once").lines
     assert "group 'arrivals' is paused, and 4 messages wait; resume it with: popmq group resume arrivals" in hint
@@ -83,7 +85,7 @@ def test_names_do_not_steer_the_terminal(busy: Shell) -> None:
         now = top.sample(admin)
     (row, *_) = top.rows_of(now, None)
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(top_screen.frame(now, [row._replace(group="\x1b[31m[bold]g")], "r", "gone \x07", 200))
+    console.print(screen.frame(now, [row._replace(group="\x1b[31m[bold]g")], "r", "gone \x07", 200))
     text = console.export_text()
     assert "\\x1b[31m[bold]g" in text
     assert "gone \\x07" in text

@@ -1,21 +1,17 @@
-"""`popmq top`: the groups of a server, live on a terminal, or once.
+"""Samples of a server, and the rows that `popmq top` shows of them.
 
 A sample has the answers of the server at one moment. Rates are the difference of two samples.
 """
 
 from __future__ import annotations
 
-import sys
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from popclient.admin import Admin, Status
-from popclient.cli import OK
-from popclient.cli.arguments import UsageError, client_config
-from popclient.cli.output import GONE, duration_text, hint_lines, report, table_of
+from popclient.cli.output import duration_text
 
 
 class TopSample(NamedTuple):
@@ -52,21 +48,6 @@ SORTS: Final[dict[str, tuple[str, Callable[[TopRow], Any]]]] = {
     "d": ("dlq", lambda row: -row.dlq),
     "n": ("name", lambda _: 0),
 }
-
-
-def top(arguments: Namespace) -> int:
-    """Show the groups until `q` is pressed, or with `--once` one frame."""
-    with Admin(client_config(arguments)) as admin:
-        if arguments.once or arguments.json:
-            now = sample(admin)
-            rows = in_order(rows_of(now, None), arguments.sort)
-            return report(arguments, [_document(row) for row in rows], _lines(now, rows))
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise UsageError("popmq top needs a terminal; print one frame with --once, or JSON with --json")
-        from popclient.cli.top_screen import watch  # it needs the extra cli
-
-        watch(admin, arguments)
-    return OK
 
 
 def sample(admin: Admin) -> TopSample:
@@ -125,19 +106,6 @@ def in_order(rows: list[TopRow], sort: str) -> list[TopRow]:
     return sorted(rows, key=lambda row: (SORTS[sort][1](row), row.group, row.topic))
 
 
-def _lines(now: TopSample, rows: list[TopRow]) -> list[str]:
-    """One frame; without rates, which need two samples."""
-    table = table_of(
-        rows,
-        "group topic ready inflight waiting_retry commit dlq oldest_ready members state",
-        "no group has received from a topic yet",
-        topic=lambda row: row.topic or GONE,
-        oldest_ready=oldest_text,
-        state=lambda row: "paused" if row.is_paused else "",
-    )
-    return ["".join(heading(now, rows)), *table, *hint_lines(now.status.hints)]
-
-
 def oldest_text(row: TopRow) -> str:
     """How long the oldest message is ready."""
     return "" if row.oldest_ready is None else duration_text(row.oldest_ready)
@@ -146,10 +114,3 @@ def oldest_text(row: TopRow) -> str:
 def _age(moment: datetime | None, now: datetime) -> timedelta | None:
     """The time since the moment, in whole seconds."""
     return None if moment is None else timedelta(seconds=max(0, (now - moment) // timedelta(seconds=1)))
-
-
-def _document(row: TopRow) -> dict[str, Any]:
-    oldest = None if row.oldest_ready is None else row.oldest_ready // timedelta(milliseconds=1)
-    named = row._asdict()
-    del named["oldest_ready"]
-    return {**named, "topic": row.topic or None, "oldest_ready_ms": oldest}

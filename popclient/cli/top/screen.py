@@ -19,7 +19,7 @@ from rich.text import Text
 
 from popclient.admin import Admin
 from popclient.cli.output import GONE, visible
-from popclient.cli.top import SORTS, TopRow, TopSample, heading, in_order, oldest_text, rows_of, sample
+from popclient.cli.top.sample import SORTS, TopRow, TopSample, heading, in_order, oldest_text, rows_of, sample
 from popclient.errors import Unreachable
 
 # The states with their colours and shapes, which are the same in the console.
