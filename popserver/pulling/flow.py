@@ -163,7 +163,7 @@ class Pulls:
                     raise
                 return await self._recreated(topic, request.queue.number)
             if self._paused.covers(key.group_id, key.topic_id) and pulled.status is not PullStatus.OFFSET_ILLEGAL:
-                pulled = pulled._replace(status=PullStatus.NO_NEW_MSG, messages=[], next_offset=request.offset)
+                pulled = pulled._replace(messages=[])
                 with self._waits.at(key, of_group):
                     is_resumed = await self._paused.wait(group, until_ms)
                 if is_resumed:

@@ -101,7 +101,7 @@ def _status(pull: QueueRead, found: Sequence[object], next_offset: int) -> PullS
 def _read_on(conn: Connection, pulls: Sequence[tuple[QueueRead, Ends]]) -> list[_Reached]:
     """For each pull, the keys of messages that fit into its answer, and the offset where to continue."""
     spans = [_span(pull, ends) for pull, ends in pulls]
-    limits = [pull.max_bytes if pull.wanted.wants_all else None for pull, _ in pulls]
+    limits = {number: pull.max_bytes for number, (pull, _) in enumerate(pulls) if pull.wanted.wants_all}
     whole = _whole(conn, spans, limits)
     answers: list[_Reached] = []
     for number, ((pull, ends), span) in enumerate(zip(pulls, spans, strict=True)):
@@ -121,15 +121,15 @@ def _span(pull: QueueRead, ends: Ends) -> dict[str, int]:
     return {"from_key": from_key, "to_key": to_key, "limit": pull.batch_size}
 
 
-def _whole(conn: Connection, spans: Sequence[Mapping[str, int]], limits: Sequence[int | None]) -> set[int]:
+def _whole(conn: Connection, spans: Sequence[Mapping[str, int]], limits: Mapping[int, int]) -> set[int]:
     """Indexes of the spans whose first messages, up to the batch size, have no holes and fit into one answer.
 
-    `limits` are the bytes of each answer; None for a span that is read message by message anyway.
+    `limits` are the bytes of each answer, by index, without the spans that are read message by message anyway.
     """
-    bounds = [(number, *_bounds(span)) for number, span in enumerate(spans) if limits[number] is not None]
+    bounds = [(number, *_bounds(spans[number])) for number in limits]
     counts = {number: to_key - from_key for number, from_key, to_key in bounds}
     full = [each for each in totals(conn, bounds) if each.messages == counts[each.number]]
-    return {each.number for each in full if each.size <= (limits[each.number] or 0)}
+    return {each.number for each in full if each.size <= limits[each.number]}
 
 
 def _bounds(span: Mapping[str, int]) -> tuple[int, int]:
