@@ -23,6 +23,8 @@ from tests.support.builders import GROUP, TOPIC, in_order, messages_of
 from tests.support.running_broker import RunningBroker, ids, running_broker, until
 from tests.support.several_brokers import SeveralBrokers
 
+pytestmark = pytest.mark.timeout(14)  # a wait that is broken may have no end
+
 SECOND = 1_000
 OTHER = Resource("", "letters")
 

@@ -18,6 +18,8 @@ ALL, SQL = tags.parse("*"), sql.parse("a = 1")
 TWO_TAGS = tags.parse("A || B")
 TOPIC: Any = None
 
+pytestmark = pytest.mark.timeout(14)  # a batcher that is broken answers nobody
+
 
 def a_read(batch_size: int, wanted: Filter = ALL, offset: int = 0) -> QueueRead:
     return QueueRead(TOPIC, TOPIC, offset, batch_size, wanted)
@@ -39,6 +41,8 @@ class Reads:
 
     async def look_up(self, work: Any) -> list[Any]:
         pulls = work.keywords["pulls"]
+        if not pulls:
+            pytest.fail("it reads for nobody")  # which the batcher does not catch, as it does an exception
         self.batches.append(pulls)
         await self.gate.wait()
         if self.error is not None:

@@ -15,10 +15,11 @@ from popserver.messages import seek
 from popserver.model.errors import TopicNotFound
 from popserver.model.names import dead_letter_topic
 from popserver.pulling import read as pulling_read
-from popserver.pulling.rules import BATCH_BYTES_MAX, PullStatus
+from popserver.pulling.rules import BATCH_BYTES_MAX, Pulled, PullStatus
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.open_store import SECOND, OpenStore
-from tests.support.pulls import look, offsets, trim
+from tests.support.plans import Plans
+from tests.support.pulls import EVERYTHING, look, offsets, trim
 
 
 @pytest.mark.row("B14")
@@ -74,6 +75,24 @@ def test_a_batch_holds_so_many_bytes_and_at_least_one_message(store: OpenStore) 
         batches.append(offsets(pulled))
         offset = pulled.next_offset
     assert batches == [[0, 1], [2], [3], [4]]
+
+
+def test_several_pulls_of_everything_cost_as_many_statements_as_one(store: OpenStore) -> None:
+    """Also if the answer of each is just full."""
+    topic = store.topic(queues=4)
+    for number in range(4):
+        store.send(topic, 4, queue=number, body=b"x")
+    counts = []
+    for queues in (topic.queues[:1], topic.queues):
+        reads = [
+            pulling_read.QueueRead(topic, each, 0, batch_size=3, wanted=EVERYTHING, max_bytes=3) for each in queues
+        ]
+        plans = Plans(store)
+        with plans.caught():
+            found = pulling_read.read_queues(store.conn, reads)
+        assert [offsets(each) for each in found if isinstance(each, Pulled)] == [[0, 1, 2]] * len(queues)
+        counts.append(plans.count)
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.row("B15")

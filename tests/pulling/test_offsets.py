@@ -10,6 +10,7 @@ from popserver.filters import TagFilter
 from popserver.model.errors import BadRequest, ConsumerGroupNotFound, IllegalOffset, PopError, TooLate, TopicNotFound
 from popserver.model.group import Group, Mode
 from popserver.model.topic import QueueName, Topic
+from popserver.progress.rules import Edge
 from popserver.pulling import commit as pulling_commit
 from popserver.pulling.flow import PullRequest
 from popserver.pulling.rules import NO_PROGRESS, Committed, QueueOffset, QueueProgress
@@ -194,3 +195,20 @@ async def test_what_rode_along_and_was_refused_is_tried_again(either_broker: Run
     await pull()
     (stored,) = await either_broker.broker.consuming.offsets.fetch(GROUP, [QueueName(TOPIC, 0)])
     assert (stored.offset, stored.resets) == (5, 0)
+
+
+async def test_what_rides_along_and_was_read_before_a_reset_changes_nothing(broker: RunningBroker) -> None:
+    await broker.topic()
+    await broker.send(3)
+
+    async def progress_after(commit_offset: int, resets: int) -> tuple[int, int]:
+        await broker.broker.consuming.pulls.pull(
+            PullRequest(GROUP, TOPIC, 0, 0, 1, TagFilter(), 0, commit_offset, resets)
+        )
+        (stored,) = await broker.broker.consuming.offsets.fetch(GROUP, [QueueName(TOPIC, 0)])
+        return stored.offset, stored.resets
+
+    assert await progress_after(2, resets=0) == (2, 0)
+    await broker.broker.progress().reset(GROUP, TOPIC, None, Edge.BEGINNING, dry_run=False)
+    assert await progress_after(3, resets=0) == (0, 1)
+    assert await progress_after(1, resets=1) == (1, 1)

@@ -12,7 +12,10 @@ from popserver.engine.wakeups import PollKey, WatchedTopics
 from popserver.model.errors import StoreUnavailable
 from popserver.pulling.parked import ParkedPulls
 
+pytestmark = pytest.mark.timeout(14)  # a pull that is broken may wait for ever
+
 NEVER_MS = 2**62
+READS_MAX = 100  # more than any test causes
 BEAT_MS = 5_000
 ONE, TWO, ELSEWHERE = PollKey(1, 7), PollKey(2, 7), PollKey(1, 8)
 
@@ -23,6 +26,7 @@ class Parking:
     """Parked pulls, and the queues that they wait at: `ends` by topic and queue."""
 
     def __init__(self, clock: ManualClock, beat_ms: int = BEAT_MS) -> None:
+        self._clock = clock
         self.ends: dict[int, dict[int, int]] = {7: {70: 0, 71: 0}, 8: {80: 0}}
         self.reads: list[int] = []
         self.numbers: dict[int, int] = {}
@@ -35,6 +39,7 @@ class Parking:
         )
 
     async def _ends_of(self, topic_id: int) -> dict[int, int]:
+        self.check_reads()
         self.reads.append(topic_id)
         ends = dict(self.ends.get(topic_id, {}))
         await self.gate.wait()
@@ -46,6 +51,16 @@ class Parking:
         pull = asyncio.create_task(self.pulls.park(key, queue_id, offset, self.numbers.get(key.topic_id, 0), until_ms))
         await asyncio.sleep(0)
         return pull
+
+    def check_reads(self) -> None:
+        assert len(self.reads) < READS_MAX, "it reads without end"
+
+    async def advance(self, by_ms: int) -> None:
+        async def settle() -> None:
+            await turns()
+            self.check_reads()
+
+        await self._clock.advance(by_ms, settle)
 
     def wake(self, topic_id: int) -> None:
         self.numbers[topic_id] = self.numbers.get(topic_id, 0) + 1
@@ -130,6 +145,22 @@ async def test_a_wake_up_while_the_ends_are_read_reads_them_once_more(parking: P
     assert parking.reads == [7, 7], "nobody waits there"
 
 
+async def test_a_wake_up_for_those_who_have_left_costs_later_ones_no_read(parking: Parking) -> None:
+    leaves = await parking.park(ONE, 70)
+    parking.gate.clear()
+    parking.wake(7)
+    await turns()
+    parking.wake(7)
+    leaves.cancel()
+    parking.gate.set()
+    await parking.pulls.idle()
+    late = await parking.park(ONE, 70)
+    parking.wake(7)
+    assert await outcomes([late]) == [None]
+    assert parking.reads == [7, 7]
+    parking.pulls.close()
+
+
 async def test_a_wake_up_between_a_read_and_the_wait_reads_the_ends(parking: Parking) -> None:
     parking.ends[7][70] = 1
     parking.numbers[7] = 5
@@ -140,9 +171,9 @@ async def test_a_wake_up_between_a_read_and_the_wait_reads_the_ends(parking: Par
 
 async def test_its_time_ends_it_alone(parking: Parking, clock: ManualClock) -> None:
     pulls = [await parking.park(ONE, 70, until_ms=clock.now_ms() + 3_000), await parking.park(ONE, 70)]
-    await clock.advance(2_999, turns)
+    await parking.advance(2_999)
     assert await outcomes(pulls) == [None, None]
-    await clock.advance(1, turns)
+    await parking.advance(1)
     assert await outcomes(pulls) == [False, None]
     assert parking.pulls.count == 1
     parking.pulls.close()
@@ -156,14 +187,14 @@ async def test_a_group_s_pulls_of_a_topic_are_ended(parking: Parking) -> None:
     parking.pulls.close()
 
 
-async def test_closing_ends_all_and_lets_none_wait(parking: Parking, clock: ManualClock) -> None:
+async def test_closing_ends_all_and_lets_none_wait(parking: Parking) -> None:
     pulls = [await parking.park(*each) for each in ((ONE, 70), (TWO, 70), (ONE, 71), (ELSEWHERE, 80))]
     parking.pulls.close()
     parking.wake(7)
     assert await outcomes(pulls) == [False] * 4
     late = await parking.park(ONE, 70)
     assert await outcomes([late]) == [False]
-    await clock.advance(BEAT_MS, turns)
+    await parking.advance(BEAT_MS)
     assert (parking.reads, parking.pulls.topics, parking.pulls.count) == ([], {}, 0)
 
 
@@ -179,7 +210,7 @@ async def test_nothing_is_left_of_pulls_that_have_gone(parking: Parking) -> None
     assert (parking.pulls.count, parking.pulls.topics, dict(parking.pulls._counts)) == (0, {}, {})
 
 
-async def test_its_topic_is_watched_while_it_waits(parking: Parking, clock: ManualClock) -> None:
+async def test_its_topic_is_watched_while_it_waits(parking: Parking) -> None:
     await parking.park(ONE, 70)
     assert parking.watched._waits == {7: 1}
     parking.pulls.end(ONE)
@@ -188,24 +219,24 @@ async def test_its_topic_is_watched_while_it_waits(parking: Parking, clock: Manu
 
 
 class TestTheEnds:
-    async def test_are_read_on_each_beat(self, parking: Parking, clock: ManualClock) -> None:
+    async def test_are_read_on_each_beat(self, parking: Parking) -> None:
         pulls = [await parking.park(ONE, 70), await parking.park(ELSEWHERE, 80)]
         parking.ends[7][70] = 1
-        await clock.advance(BEAT_MS - 1, turns)
+        await parking.advance(BEAT_MS - 1)
         assert parking.reads == []
-        await clock.advance(1, turns)
+        await parking.advance(1)
         assert (parking.reads, await outcomes(pulls)) == ([7, 8], [True, None])
-        await clock.advance(BEAT_MS, turns)
+        await parking.advance(BEAT_MS)
         assert parking.reads == [7, 8, 8]
         parking.pulls.end(ELSEWHERE)
-        await clock.advance(BEAT_MS, turns)
+        await parking.advance(BEAT_MS)
         assert parking.reads == [7, 8, 8]
         assert parking.pulls._beat is None
 
     async def test_are_read_on_a_beat_of_its_own_length(self, clock: ManualClock) -> None:
         parking = Parking(clock, beat_ms=1_000)
         await parking.park(ONE, 70)
-        await clock.advance(2_500, turns)
+        await parking.advance(2_500)
         assert parking.reads == [7, 7]
         parking.pulls.close()
 
@@ -216,24 +247,20 @@ class TestTheEnds:
         assert await outcomes(pulls) == [True, True]
         assert parking.reads == [7, 8]
 
-    async def test_that_cannot_be_read_end_the_waits_only_after_a_notification(
-        self, parking: Parking, clock: ManualClock
-    ) -> None:
+    async def test_that_cannot_be_read_end_the_waits_only_after_a_notification(self, parking: Parking) -> None:
         pulls = [await parking.park(ONE, 70), await parking.park(ELSEWHERE, 80)]
         parking.fails = True
-        await clock.advance(BEAT_MS, turns)
+        await parking.advance(BEAT_MS)
         assert (parking.reads, await outcomes(pulls)) == ([7, 8], [None, None])
         parking.wake(7)
         assert await outcomes(pulls) == [True, None]
         parking.pulls.close()
 
-    async def test_that_fail_on_a_beat_are_read_again_if_there_was_a_notification(
-        self, parking: Parking, clock: ManualClock
-    ) -> None:
+    async def test_that_fail_on_a_beat_are_read_again_if_there_was_a_notification(self, parking: Parking) -> None:
         pulls = [await parking.park(ONE, 70)]
         parking.fails = True
         parking.gate.clear()
-        await clock.advance(BEAT_MS, turns)
+        await parking.advance(BEAT_MS)
         parking.pulls.wake(7, is_notified=False)
         assert (parking.reads, parking.pulls._woken_meanwhile) == ([7], set())
         parking.wake(7)

@@ -195,6 +195,21 @@ class TestAfterAReset:
         store.end_due(after_ms=HOUR)
         assert [each.message.properties["RECONSUME_TIME"] for each in retries(store, group)] == ["1", "1", "2", "2"]
 
+    def test_only_what_it_lets_this_group_read_again(self, store: OpenStore, topic: Topic, group: Group) -> None:
+        elsewhere, neighbour = store.topic("elsewhere"), pull_group(store, "neighbour")
+        for each in (topic, elsewhere):
+            store.send(each)
+            hand_back(store, group, each)
+        store.end_due(after_ms=MINUTE)
+        commit(store, group, topic, 1)
+        reset(store, group, topic)
+        commit(store, neighbour, elsewhere, 1)
+        reset(store, neighbour, elsewhere)
+        wishes = [a_failure(group, each) for each in (topic, elsewhere)]
+        assert list(store.do(send_back.send_back, *wishes)) == [False, False]
+        waiting = store.rows("SELECT message_key FROM delivery")
+        assert [row.message_key for row in waiting] == [message_key(topic.queues[0].queue_id, 0)]
+
     def test_what_waited_waits_no_more(self, store: OpenStore, topic: Topic, group: Group, sent: Message) -> None:
         commit(store, group, topic, 1)
         hand_back(store, group, topic)
@@ -212,6 +227,16 @@ def test_a_retry_of_a_retry_names_the_first_place(store: OpenStore, topic: Topic
     assert second.message.properties == {**first.message.properties, "RECONSUME_TIME": "2"}
     origins = store.rows("SELECT copy_of FROM message WHERE copy_kind = 'RETRY' ORDER BY message_key")
     assert [row.copy_of for row in origins] == [message_key(topic.queues[0].queue_id, 0), first.message_key]
+
+
+def test_a_retry_of_another_group_is_no_retry_of_this_one(store: OpenStore, topic: Topic, group: Group) -> None:
+    store.send(topic, 2)
+    other = pull_group(store, "other")
+    hand_back(store, group, topic, 0)
+    hand_back(store, other, topic, 1)
+    store.end_due(after_ms=MINUTE)
+    assert hand_back(store, group, topic, 1) is False
+    assert store.delivery_of(group, message_key(topic.queues[0].queue_id, 1)).state == State.WAITING_RETRY
 
 
 def test_of_a_message_group_it_comes_alone(store: OpenStore, group: Group) -> None:

@@ -24,6 +24,8 @@ from tests.support.running_broker import until
 from tests.support.wire_pull import Answer, get_offset, make_topic, queue, settle, update_offset
 from tests.support.wire_server import TOPIC, WireServer, a_message, opened, receive_request
 
+pytestmark = pytest.mark.timeout(14)  # a pull that is broken may wait for ever
+
 COMMIT, SUSPEND, SUBSCRIPTION, CLASS = 1, 2, 4, 8
 Pull = Callable[..., Coroutine[Any, Any, Answer]]
 

@@ -15,12 +15,15 @@ from popserver.model.errors import BadRequest, ConsumerGroupNotFound, StoreUnava
 from popserver.model.group import LiteModel, Mode, NewGroup
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
+from popserver.pulling import flow
 from popserver.pulling.rules import PullStatus
 from tests.pulling.test_held_pulls import held, pull
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.lite_broker import lite_messages
 from tests.support.running_broker import RunningBroker, ids, running_broker, until
 from tests.support.several_brokers import SeveralBrokers
+
+pytestmark = pytest.mark.timeout(14)  # a wait that is broken may have no end
 
 SECOND = 1_000
 LONG_MS = 120 * SECOND  # also of real time: a wait that ends before has been ended
@@ -165,6 +168,23 @@ async def test_without_long_polling_a_pull_waits_a_second() -> None:
         assert len((await pull(broker)).messages) == 1
 
 
+@pytest.mark.row("A5")
+async def test_without_long_polling_the_beat_is_as_long_as_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes once in each wait. Not in a second, which may pass on a real clock too."""
+    monkeypatch.setattr(flow, "SHORT_POLL_MS", LONG_MS)
+    async with running_broker(long_polling=False) as broker:
+        await broker.topic()
+        first = await held(broker, poll_ms=2 * LONG_MS)
+        await broker.advance(SECOND)
+        second = await held(broker, poll_ms=2 * LONG_MS)
+        await broker.send()
+        await broker.advance(LONG_MS - SECOND - 1)
+        assert not first.done()
+        assert not second.done()
+        await broker.advance(1)
+        assert (await ended(second)).status is PullStatus.FOUND
+
+
 # The end of what is waited for.
 
 
@@ -250,6 +270,20 @@ async def test_it_ends_the_receive_of_a_paused_group(either_broker: RunningBroke
     await until(lambda: paused.waiting == 1)
     await end(either_broker)
     assert await ended(poll) == []
+
+
+@pytest.mark.parametrize("end", [delete_group, change_group])
+async def test_it_ends_the_pull_of_a_paused_group(broker: RunningBroker, end: Any) -> None:
+    await broker.topic()
+    await broker.group()
+    await broker.broker.progress().pause(GROUP, None, None, paused_by="")
+    paused = broker.broker.paused
+    waiting = asyncio.create_task(pull(broker, poll_ms=LONG_MS))
+    await until(lambda: paused.waiting == 1)
+    await end(broker)
+    await broker.broker.settle()
+    assert (paused.waiting, waiting.done()) == (0, True)
+    assert (await waiting).status is PullStatus.NO_NEW_MSG
 
 
 async def test_it_ends_the_receive_of_a_lite_consumer(either_broker: RunningBroker) -> None:
