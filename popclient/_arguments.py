@@ -50,6 +50,25 @@ def as_seconds(name: str, given: float | timedelta, least: timedelta = ZERO, mos
     return as_timedelta(name, given, least, most).total_seconds()
 
 
+# A consumer with such a tag gets nothing, and all that it could have got counts as done.
+_READS_AS_SQL: Final = re.compile(
+    r"""
+    \w \s+ [=<>] \s+ \S  |  \w \s* ([<>]=|<>) \s* \S  |  \w \s* = \s* '  |  \s (LIKE|CONTAINS) \s+ '
+    |  \s IS \s+ (NOT \s+)? NULL  |  \s IN \s* \(  |  \s BETWEEN \s+ \S+ \s+ AND \s
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def require_tags(given: object) -> None:
+    """Raises ValueError for a text that reads as a SQL condition where tags are expected."""
+    if isinstance(given, str) and _READS_AS_SQL.search(given):
+        raise ValueError(
+            f"{given!r} is a text, so it names tags, but it reads as a SQL condition; write"
+            f" FilterExpression.sql({given!r}), or FilterExpression({given!r}) if a tag is called that"
+        )
+
+
 def require_text(name: str, given: object) -> None:
     """Raises unless it is a text that UTF-8 can write."""
     if not isinstance(given, str):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -11,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
-from popclient._arguments import as_timedelta, require_text, shown
+from popclient._arguments import as_timedelta, require_tags, require_text, shown
 from popclient.keep_alive import HoldRenewal, KeepAlive
 from popproto.v2 import definition_pb2 as pb
 
@@ -34,13 +33,6 @@ class MessageQueue(NamedTuple):
         return f"{self.topic}:{self.queue_id}"
 
 
-# A consumer with such a tag gets nothing, and all that it could have got counts as done.
-_READS_AS_SQL: Final = re.compile(
-    r"\w\s+(=|<|>)\s+\S|\w\s*([<>]=|<>)\s*\S|\w\s*=\s*'|\sIS\s+(NOT\s+)?NULL|\sIN\s*\(|\s(LIKE|CONTAINS)\s+'|\sBETWEEN\s+\S+\s+AND\s",
-    re.IGNORECASE,
-)
-
-
 @dataclass(frozen=True, slots=True)
 class FilterExpression:
     """Selects messages of a topic: "*", tags such as "a || b", or a SQL92 condition on properties."""
@@ -58,11 +50,7 @@ class FilterExpression:
     @classmethod
     def of(cls, given: str | FilterExpression) -> FilterExpression:
         """From a filter, or from the text of a tag expression. Raises ValueError for a text that reads as SQL."""
-        if isinstance(given, str) and _READS_AS_SQL.search(given):
-            raise ValueError(
-                f"{given!r} is a text, so it names tags, but it reads as a SQL condition; write"
-                f" FilterExpression.sql({given!r}), or FilterExpression({given!r}) if a tag is called that"
-            )
+        require_tags(given)
         return given if isinstance(given, FilterExpression) else cls(expression="*" if given in ("", None) else given)
 
     @classmethod

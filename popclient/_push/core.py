@@ -62,7 +62,7 @@ class PushConsumerCore(ConsumerLife):
             self._dispatcher.keeps_up,
         )
         self.session.on_trial = self._try_out
-        self.session.on_silence = self._dispatcher.server_is_silent
+        self.session.transport.on_silence = self._dispatcher.server_is_silent
 
     async def _start(self) -> None:
         """Looks the topics up, opens the session and begins to poll. Raises a PopError if one of these is refused."""

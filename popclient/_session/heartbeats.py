@@ -12,7 +12,7 @@ import grpc
 from popclient._session.routes import Routes
 from popclient._session.statuses import is_unsaid, translated
 from popclient._session.stream import MayBreak
-from popclient._session.transport import Transport
+from popclient._session.transport import FORGOTTEN_AFTER, Transport
 from popclient._version import log
 from popclient.errors import PopError, Unreachable
 from popproto.v2 import definition_pb2 as pb
@@ -25,7 +25,7 @@ BEATS_PER_SETTINGS: Final = 30  # 5 min, as the official clients do
 
 
 class Heartbeats:
-    """request: the same each time. send_settings: sends the settings of the client again. on_silence: called once
+    """request: the same each time. send_settings: sends the settings of the client again. leave_stream: called once
     when no server has answered for so long that it has forgotten the client."""
 
     def __init__(
@@ -35,14 +35,14 @@ class Heartbeats:
         request: rpc.HeartbeatRequest,
         timeout: float,
         send_settings: Callable[[], Awaitable[None]],
-        on_silence: Callable[[], None],
+        leave_stream: Callable[[str], None],
     ) -> None:
         self._transport = transport
         self._routes = routes
         self._request = request
         self._timeout = timeout
         self._send_settings = send_settings
-        self._on_silence = on_silence
+        self._leave_stream = leave_stream
         self._is_answered = True
         self._is_silent = False
 
@@ -97,7 +97,8 @@ class Heartbeats:
         self._is_answered = False
         if self._transport.is_silent and not self._is_silent:
             self._is_silent = True
-            self._on_silence()
+            self._transport.on_silence()
+            self._leave_stream(f"{self._transport.where} has not answered for {FORGOTTEN_AFTER:g} s")
 
 
 async def say_goodbye(

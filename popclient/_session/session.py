@@ -34,7 +34,7 @@ from popclient._session.stream import (
     no_trial,
     stack_traces,
 )
-from popclient._session.transport import FORGOTTEN_AFTER, Link, Transport
+from popclient._session.transport import Link, Transport
 from popclient._tasks import Tasks
 from popclient._version import log, new_client_id
 from popclient.config import ClientConfig
@@ -57,7 +57,6 @@ class Session:
     on_notice: called with the name of each of NOTICES whose value has changed.
     on_refused: called with a refusal that comes after the session was up: of the settings, or see `give_up`.
     on_back: called when the session is up again.
-    on_silence: called when no server has answered for so long that it has forgotten the client and ended its holds.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Session:
         self._who = named(client_type, group, self.client_id)
         self.transport = Transport(config, self.client_id)
         self.transport.on_turn = self._leave_stream
-        self.transport.on_silence_over = lambda: self.on_silence()
         self.settings = pb.Settings()
         self.capabilities: frozenset[str] = frozenset()
         self.closing = False
@@ -81,7 +79,6 @@ class Session:
         self.on_notice: Callable[[str], None] = lambda _: None
         self.on_refused: Callable[[PopError], None] = lambda _: None
         self.on_back: Callable[[], None] = lambda: None
-        self.on_silence: Callable[[], None] = lambda: None
         self.handlers: dict[str, Callable[[Any], None]] = {}  # of further commands, by the name of their field
         self.on_trial: Callable[[pb.Message], Awaitable[pb.Status]] = no_trial
         self._client_type = client_type
@@ -89,10 +86,8 @@ class Session:
         self._pub_sub = pub_sub
         self.routes = Routes(config, self.transport, self._who)
         beat = rpc.HeartbeatRequest(group=self._group_resource, client_type=client_type)
-        timeout = config.request_timeout
-        self.heartbeats = Heartbeats(
-            self.transport, self.routes, beat, timeout, self.send_settings, self._server_is_silent
-        )
+        callbacks = self.send_settings, self._leave_stream
+        self.heartbeats = Heartbeats(self.transport, self.routes, beat, config.request_timeout, *callbacks)
         self._stream: grpc.aio.StreamStreamCall[rpc.TelemetryCommand, rpc.TelemetryCommand] | None = None
         self._sent: pb.Publishing | pb.Subscription | None = None
         self._connected = False
@@ -263,16 +258,9 @@ class Session:
             return ended
         return Unreachable(f"the session with {link.endpoint} broke: {ended.sentence}")
 
-    def _server_is_silent(self) -> None:
-        self.on_silence()
-        if (stream := self._stream) is not None:
-            self._lost(Unreachable(f"{self.transport.where} has not answered for {FORGOTTEN_AFTER:g} s"))
-            stream.cancel()
-
-    def _leave_stream(self) -> None:
-        """The transport now uses another endpoint: the session follows."""
+    def _leave_stream(self, why: str) -> None:
         if self._stream is not None:
-            self._lost(Unreachable(f"it does not answer; the next endpoint of {self.transport.where} is tried"))
+            self._lost(Unreachable(why))
             self._stream.cancel()
 
     async def send_settings(self) -> None:

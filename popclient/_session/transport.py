@@ -125,8 +125,10 @@ class Transport:
     def __init__(self, config: ClientConfig, client_id: str) -> None:
         self.endpoints = parse_endpoints(config.endpoints)
         self.headers = Headers(config, client_id)
-        self.on_turn: Callable[[], None] = lambda: None  # another endpoint is now the current one
-        self.on_silence_over: Callable[[], None] = lambda: None  # a server answers again that had been silent
+        self.on_turn: Callable[[str], None] = lambda _why: None  # another endpoint is now the current one
+        # Called when a server has been silent for so long that it has forgotten this client and ended its holds: when
+        # a heartbeat notices that, and with the first answer afterwards.
+        self.on_silence: Callable[[], None] = lambda: None
         self.reached = False  # has any server ever answered?
         self._answered_at: float | None = None  # when the newest call began that a server has answered
         self._wait_for_server = config.wait_for_server
@@ -196,7 +198,7 @@ class Transport:
         before = self._answered_at
         self._answered_at = began if before is None else max(before, began)
         if before is not None and began - before > FORGOTTEN_AFTER:
-            self.on_silence_over()
+            self.on_silence()
 
     async def connects(self, timeout: float) -> bool:
         """Is there a connection to the current endpoint within so many seconds? False as soon as one attempt fails."""
@@ -239,7 +241,7 @@ class Transport:
         """Makes the next endpoint the current one, if `endpoint` still is."""
         if len(self.endpoints) > 1 and endpoint == self.endpoints[self._current]:
             self._current = (self._current + 1) % len(self.endpoints)
-            self.on_turn()
+            self.on_turn(f"it does not answer; the next endpoint of {self.where} is tried")
 
     async def link(self) -> Link:
         """The link to the current endpoint; opened at first use."""

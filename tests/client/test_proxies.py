@@ -135,7 +135,7 @@ async def test_a_stream_that_nginx_has_answered_says_why(tmp_path: Path) -> None
         config = ClientConfig(endpoint)
         transport = Transport(config, "me")
         routes = Routes(config, transport, "me")
-        heartbeats = Heartbeats(transport, routes, rpc.HeartbeatRequest(), 0.05, nothing, lambda: None)
+        heartbeats = Heartbeats(transport, routes, rpc.HeartbeatRequest(), 0.05, nothing, print)
         link = await transport.link()
         for _ in range(15):
             with pytest.raises(Unreachable, match=NO_SERVER):
