@@ -125,6 +125,7 @@ def test_a_check_of_a_damaged_file_says_how_to_rescue_it(tmp_path: Path, capsys:
     with file.open("r+b") as opened:
         opened.seek((root - 1) * page_size + 12)
         opened.write(b"\xff" * 64)
+    capsys.readouterr()  # the broker's log
     assert popclient.cli.main(["db", "check", "--database-url", f"sqlite:///{file}"]) == 1
     said = capsys.readouterr().err
     assert "is damaged" in said
