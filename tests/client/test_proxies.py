@@ -135,11 +135,11 @@ async def test_a_stream_that_nginx_has_answered_says_why(tmp_path: Path) -> None
         config = ClientConfig(endpoint)
         transport = Transport(config, "me")
         routes = Routes(config, transport, "me")
-        heartbeats = Heartbeats(transport, routes, rpc.HeartbeatRequest(), 0.05, nothing, print)
+        heartbeats = Heartbeats(transport, routes, rpc.HeartbeatRequest(), 0.2, nothing, print)
         link = await transport.link()
         for _ in range(15):
             with pytest.raises(Unreachable, match=NO_SERVER):
-                await transport.call(receive, 0.05)
+                await transport.call(receive, 0.2)
             stream = link.messaging.Telemetry()
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await stream.write(rpc.TelemetryCommand())
