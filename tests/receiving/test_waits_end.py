@@ -15,7 +15,6 @@ from popserver.model.errors import BadRequest, ConsumerGroupNotFound, StoreUnava
 from popserver.model.group import LiteModel, Mode, NewGroup
 from popserver.model.names import Resource
 from popserver.model.topic import MessageType, NewTopic
-from popserver.pulling import flow
 from popserver.pulling.rules import PullStatus
 from tests.pulling.test_held_pulls import held, pull
 from tests.support.builders import GROUP, TOPIC, a_message
@@ -31,6 +30,11 @@ LONG_MS = 120 * SECOND  # also of real time: a wait that ends before has been en
 
 def lose_wakeups(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker.broker.engine.writer.effects, "ready", lambda _topic_ids: None)
+
+
+def by_this_clock_alone(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits end by the test's clock, and not in real time too, where a second is short."""
+    monkeypatch.setattr(broker.clock, "call_at_deadline", broker.clock.call_at)
 
 
 # The beat.
@@ -153,8 +157,9 @@ async def test_a_beat_without_the_store_ends_no_wait(broker: RunningBroker, monk
 
 
 @pytest.mark.row("A5")
-async def test_without_long_polling_a_pull_waits_a_second() -> None:
+async def test_without_long_polling_a_pull_waits_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_broker(long_polling=False) as broker:
+        by_this_clock_alone(broker, monkeypatch)
         await broker.topic()
         waiting = await held(broker, poll_ms=15 * SECOND)
         await broker.send()
@@ -169,19 +174,19 @@ async def test_without_long_polling_a_pull_waits_a_second() -> None:
 
 
 @pytest.mark.row("A5")
-async def test_without_long_polling_the_beat_is_as_long_as_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes once in each wait. Not in a second, which may pass on a real clock too."""
-    monkeypatch.setattr(flow, "SHORT_POLL_MS", LONG_MS)
+async def test_without_long_polling_the_beat_comes_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_broker(long_polling=False) as broker:
+        by_this_clock_alone(broker, monkeypatch)
         await broker.topic()
-        first = await held(broker, poll_ms=2 * LONG_MS)
-        await broker.advance(SECOND)
-        second = await held(broker, poll_ms=2 * LONG_MS)
+        first = await held(broker, poll_ms=15 * SECOND)
+        await broker.advance(400)
+        second = await held(broker, poll_ms=15 * SECOND)
         await broker.send()
-        await broker.advance(LONG_MS - SECOND - 1)
+        await broker.advance(599)
         assert not first.done()
         assert not second.done()
         await broker.advance(1)
+        await broker.advance(SECOND)
         assert (await ended(second)).status is PullStatus.FOUND
 
 
