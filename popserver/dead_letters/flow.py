@@ -39,9 +39,6 @@ from popserver.model.group import Group
 from popserver.model.names import Resource, check_group, check_topic, check_topic_to_send
 from popserver.model.states import PlanState
 
-# Exported for `rpc`, which must not import statements.
-__all__ = ["DeadLetter", "DeadLetters", "PlanFacts", "RedriveFacts", "RedriveResult", "Redrives"]
-
 PAGE_DEFAULT = 32
 STEP_MAX = 1_000
 PLANS_MAX = 1_000  # in one answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -78,8 +77,7 @@ def find_dead_letter(conn: Connection, group_name: Resource, message_id: str) ->
 
 def _within_an_answer(conn: Connection, rows: Sequence[DeadLetterRow]) -> list[DeadLetterRow]:
     sizes = by_key.sizes(conn, [row.copy_key for row in rows])
-    kept = set(read.within_a_page((row.copy_key, sizes[row.copy_key]) for row in rows if row.copy_key in sizes))
-    return list(takewhile(lambda row: row.copy_key in kept or row.copy_key not in sizes, rows))
+    return read.within_a_page((row, sizes[row.copy_key]) for row in rows)
 
 
 def _dead_letters(

@@ -113,9 +113,7 @@ def _judged(
         copies = by_key.heads(conn, [row.copy_key for row in several])
         for row in several:
             start += 1
-            copy = copies.get(row.copy_key)
-            if copy is None:
-                continue
+            copy = copies[row.copy_key]
             facts = _facts(row, copy, names.get(row.origin_topic_id))
             if wanted.matches(copy.tag, facts):
                 fitting.append(row)
