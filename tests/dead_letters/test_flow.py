@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from popserver.dead_letters import selecting
+from popserver.dead_letters import flow, selecting
 from popserver.dead_letters.flow import Redrives
 from popserver.dead_letters.rules import LetterSelection, RedriveItem, Repair, Selection
-from popserver.model.errors import BadRequest, IllegalMessageId, MessageNotFound, NotFound, PopError
-from popserver.model.names import Resource
+from popserver.messages import read
+from popserver.messages.ranges import Work
+from popserver.model.errors import BadRequest, IllegalMessageId, IllegalTopic, MessageNotFound, NotFound, PopError
+from popserver.model.names import Resource, dead_letter_topic
 from popserver.model.states import PlanState
 from tests.support.builders import GROUP, TOPIC, a_message
 from tests.support.running_broker import RunningBroker
@@ -101,6 +105,7 @@ async def test_a_page_has_32_unless_it_says_otherwise(broker: RunningBroker, red
     assert len(await redrives.redrives(plan.plan_id, 0, 0)) == 32
     assert len(await redrives.redrives(plan.plan_id, 0, 40)) == 40
     assert await redrives.purge(OF_GROUP, 0, 0) == (40, None)
+    assert await redrives.purge(OF_GROUP, 0, 0) == (0, None)
 
 
 async def test_one_is_found_by_the_id_of_its_message(broker: RunningBroker, redrives: Redrives) -> None:
@@ -142,6 +147,10 @@ async def test_to_a_target_they_go_as_its_plan_says(broker: RunningBroker, redri
     await redrives.run("p2", 0)
     received = await broker.receive(group=OTHERS, topic=OTHER_TOPIC)
     assert [each.stored.message.body for each in received] == [b"1", b"2"]
+    with pytest.raises(BadRequest, match="redrive plan 'p2' does not send to its group alone; use another plan id"):
+        await redrives.plan("p2", OF_GROUP, "", None, "")
+    with pytest.raises(IllegalTopic):
+        await redrives.redrive("p3", GROUP, [RedriveItem(first)], "", dead_letter_topic(GROUP), "")
 
 
 @pytest.mark.parametrize("plan_id", ["", "a b", "x" * 65])
@@ -188,3 +197,41 @@ async def test_a_page_that_ends_early_says_where_it_goes_on(
     assert (page.letters, page.next_after_id) == ([], ids[2])
     page = await redrives.dead_letters(nothing, ids[2], 0, bodies=False)
     assert (page.letters, page.next_after_id) == ([], None)
+
+
+async def test_a_page_that_an_expensive_filter_ends_says_where_it_goes_on(
+    broker: RunningBroker, redrives: Redrives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await die(broker, b"x", b"x")
+    first, second = await ids_of(redrives)
+    monkeypatch.setattr(selecting, "Work", partial(Work, 1))
+    fitting = LetterSelection(GROUP, None, Selection(where="REASON IS NOT NULL"))
+    page = await redrives.dead_letters(fitting, 0, 0, bodies=False)
+    assert ([each.dead_letter_id for each in page.letters], page.next_after_id) == ([first], first)
+    page = await redrives.dead_letters(fitting, first, 0, bodies=False)
+    assert ([each.dead_letter_id for each in page.letters], page.next_after_id) == ([second], None)
+
+
+async def test_a_page_has_as_many_bodies_as_fit_into_an_answer(
+    broker: RunningBroker, redrives: Redrives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await die(broker, *[b"ten bytes."] * 4)
+    ids = await ids_of(redrives)
+    monkeypatch.setattr(read, "PAGE_BYTES_MAX", 30)
+    for after_id, bodies, expected in (
+        (0, True, (ids[:3], ids[2])),
+        (ids[2], True, (ids[3:], None)),
+        (0, False, (ids, None)),
+    ):
+        page = await redrives.dead_letters(OF_GROUP, after_id, 0, bodies=bodies)
+        assert ([each.dead_letter_id for each in page.letters], page.next_after_id) == expected
+
+
+async def test_a_plan_is_recorded_with_the_step_that_ends_at_its_last_dead_letter(
+    broker: RunningBroker, redrives: Redrives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await die(broker, *[b"x"] * 3)
+    monkeypatch.setattr(selecting, "STEP_ROWS_MAX", 3)
+    monkeypatch.setattr(flow, "STEPS_OF_A_CALL", 1)
+    plan = await redrives.plan("p", OF_GROUP, "", None, "")
+    assert (plan.state, plan.planned) == (PlanState.PLANNED, 3)

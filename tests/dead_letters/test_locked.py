@@ -85,6 +85,17 @@ def test_without_a_free_queue_nothing_is_redriven(
     assert order(store, group, [RedriveItem(second, "", Repair(b"mended"))], "p1", target) == (1, 0)
 
 
+def test_a_queue_that_is_locked_is_left_out(store: OpenStore, other: OpenStore, topic: Topic, group: Group) -> None:
+    die(store, group, topic, 2)
+    target = store.topic("target", queues=2)
+    # Who takes a locked queue all the same fails instead of waiting for ever.
+    store.conn.exec_driver_sql("SET lock_timeout = '100ms'")
+    with locked(other, queues_of(store, "target", "0")):
+        assert redrive_all(store, group, target=target) == (2, 0)
+    query = "SELECT next_offset FROM queue WHERE topic_id = :id ORDER BY number"
+    assert [row.next_offset for row in store.rows(query, id=target.topic_id)] == [0, 2]
+
+
 def test_a_refused_step_does_not_undo_the_others_of_its_transaction(
     store: OpenStore, other: OpenStore, topic: Topic, group: Group
 ) -> None:

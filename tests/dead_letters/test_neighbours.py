@@ -245,6 +245,10 @@ class TestAPurge:
         assert store.one_value(query, id=place.queues[0].queue_id) == 0
         assert purge(store, group, one, two, three) == 2
         assert store.one_value(query, id=place.queues[0].queue_id) == 3
+        # What the next queue has is nothing to it.
+        later = store.topic("later")
+        assert later.queues[0].queue_id == place.queues[0].queue_id + 1
+        store.send(later)
         assert purge(store, group) == 1
         assert store.one_value(query, id=place.queues[0].queue_id) == 4
         assert letters(store, group) == []
@@ -297,6 +301,26 @@ class TestAPurge:
         assert store.ack(worker, first) == [None]
         assert store.receive(worker, place) == []
         assert purge(store, group) == 1
+
+    def test_leaves_what_any_of_several_groups_has_in_hand(self, store: OpenStore, topic: Topic, group: Group) -> None:
+        die(store, group, topic, 4)
+        first, *_, last = letter_ids(store, group)
+        place = topics.find_topic(store.conn, dead_letter_topic(group.name))
+        assert place is not None
+        one, two, three = (store.group(name, meets=[place]) for name in ("one", "two", "three"))
+        # One has the first in hand, three the last. The second waits for one and two again.
+        for worker, kept, again in ((one, 0, 1), (two, None, 1), (three, 3, None)):
+            for number, each in enumerate(store.receive(worker, place, invisible_ms=MINUTE)):
+                if number == again:
+                    store.change(worker, each, MINUTE, give_back=True)
+                elif number != kept:
+                    store.ack(worker, each)
+        assert purge(store, group) == 2
+        assert letter_ids(store, group) == [first, last]
+        assert [row.group_id for row in store.rows("SELECT group_id FROM delivery ORDER BY group_id")] == [
+            one.group_id,
+            three.group_id,
+        ]
 
     def test_of_a_pull_group_waits_until_it_has_committed(self, store: OpenStore, topic: Topic) -> None:
         pulls = pull_group(store, "pulling")._replace(mode=Mode.PULL)

@@ -5,19 +5,24 @@ from __future__ import annotations
 import pytest
 
 from popserver.administration import message_facts
-from popserver.catalog import topics
-from popserver.dead_letters import plan_facts
+from popserver.catalog import groups, topics
+from popserver.dead_letters import plan_facts, plans
+from popserver.dead_letters.plan_requests import PlanStep
 from popserver.dead_letters.rules import RedriveItem, Repair, Selection
 from popserver.dead_letters.selecting import page_of_letters
+from popserver.messages.spread import RUN
+from popserver.model.errors import ConsumerGroupNotFound, NotFound
 from popserver.model.group import Group
 from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from popserver.model.states import State
-from popserver.model.topic import Topic
+from popserver.model.topic import MessageType, Topic
 from tests.support.builders import in_order
 from tests.support.open_store import MINUTE, SECOND, OpenStore, bodies, ids
 from tests.support.redrive import (
+    a_plan,
+    cancel,
     die,
     give_up,
     letter_ids,
@@ -250,6 +255,69 @@ def test_why_and_its_history_name_the_plan(store: OpenStore, topic: Topic, group
     assert found.state is State.READY
     last = steps[-1]
     assert (last.event, last.client_id, last.reason) == ("REDRIVE", "", "redriven by plan p1: fixed")
+    assert (last.from_state, last.to_state, last.attempt) == ("DLQ", "READY", 1)
+
+
+def test_without_a_reason_its_history_names_the_plan_alone(store: OpenStore, topic: Topic, group: Group) -> None:
+    die(store, group, topic)
+    ids_there = letter_ids(store, group)
+    store.one(plans.create_plan, a_plan(group, reason=""))
+    store.one(plans.record_step, PlanStep("p1", 0, ids_there[-1], ids_there, is_last=True))
+    assert run(store) == (1, 0)
+    assert store.one_value("SELECT reason FROM history WHERE event = 'REDRIVE'") == "redriven by plan p1"
+
+
+def test_many_fill_the_queues_of_their_target(store: OpenStore, topic: Topic, group: Group) -> None:
+    target = store.topic("repaired", queues=2)
+    die(store, group, topic, RUN + 1)
+    assert redrive_all(store, group, target=target) == (RUN + 1, 0)
+    query = "SELECT next_offset FROM queue WHERE topic_id = :id ORDER BY number"
+    assert [row.next_offset for row in store.rows(query, id=target.topic_id)] == [9, 8]
+    assert {row.redrive_state for row in letters(store, group)} == {"REDRIVEN"}
+
+
+def test_of_a_message_group_it_is_in_a_target_a_message_like_others(store: OpenStore) -> None:
+    topic, target = store.topic("ordered"), store.topic("repaired")
+    group = store.group("keeps-order", meets=[topic, target])
+    store.send(topic, in_order("g", 1, topic=topic.name))
+    give_up(store, group, store.receive(group, topic))
+    redrive_all(store, group, target=target)
+    (held,) = store.receive(group, target)
+    assert (held.stored.message.message_type, held.stored.message.message_group) == (MessageType.NORMAL, None)
+
+
+def test_of_a_message_group_it_keeps_its_name_when_it_is_repaired(store: OpenStore) -> None:
+    topic = store.topic("ordered")
+    group = store.group("keeps-order", meets=[topic])
+    store.send(topic, in_order("g", 1, topic=topic.name))
+    give_up(store, group, store.receive(group, topic))
+    order(store, group, [RedriveItem(letter_ids(store, group)[0], "", Repair(b"mended"))])
+    (held,) = store.receive(group, topic)
+    assert (held.stored.message.message_type, held.stored.message.message_group) == (MessageType.FIFO, "g")
+
+
+def test_what_is_found_for_a_cancelled_plan_is_not_recorded(store: OpenStore, topic: Topic, group: Group) -> None:
+    die(store, group, topic)
+    store.one(plans.create_plan, a_plan(group))
+    cancel(store)
+    ids_there = letter_ids(store, group)
+    store.one(plans.record_step, PlanStep("p1", 0, ids_there[-1], ids_there, is_last=True))
+    assert (lineage(store, "p1"), plan_state(store)) == ([], "CANCELLED")
+
+
+def test_with_their_group_its_plans_are_gone_at_once(store: OpenStore, topic: Topic, group: Group) -> None:
+    die(store, group, topic)
+    write_plan(store, group)
+    store.one(groups.delete_group, groups.DeleteGroup(group.name))
+    assert plan_state(store) == "PLANNED", "its row stays until it is purged"
+    for act in (run, cancel):
+        with pytest.raises(NotFound, match="redrive plan 'p1' does not exist"):
+            act(store)
+    with pytest.raises(ConsumerGroupNotFound):
+        store.one(plans.create_plan, a_plan(group, "p2"))
+    store.purge()
+    with pytest.raises(ConsumerGroupNotFound):
+        store.one(plans.create_plan, a_plan(group, "p2"))
 
 
 def test_a_condition_meets_letters_of_a_topic_that_is_gone(store: OpenStore, topic: Topic, group: Group) -> None:
