@@ -48,9 +48,7 @@ class DeadLetters(NamedTuple):
     next_after_id: int | None
 
 
-def list_dead_letters(
-    conn: Connection, of: LetterSelection, after_id: int, limit: int, *, bodies: bool = True
-) -> DeadLetters:
+def list_dead_letters(conn: Connection, of: LetterSelection, after_id: int, limit: int, *, bodies: bool) -> DeadLetters:
     """A page of selected dead letters with ids above `after_id`, as many as fit into an answer.
 
     `bodies` false: all bodies are empty.

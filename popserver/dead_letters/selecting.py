@@ -6,6 +6,7 @@ A page reads at most 1,000 dead letters, however many match, so its cost does no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -107,18 +108,16 @@ def _judged(
     names = topics.names_by_id(conn, {row.origin_topic_id for row in rows})
     work = Work()
     fitting: list[DeadLetterRow] = []
-    start = 0
-    while start < len(rows):
-        several = rows[start : start + work.messages(wanted)]
+    left = iter(rows)
+    while several := list(islice(left, work.messages(wanted))):
         copies = by_key.heads(conn, [row.copy_key for row in several])
         for row in several:
-            start += 1
             copy = copies[row.copy_key]
             facts = _facts(row, copy, names.get(row.origin_topic_id))
             if wanted.matches(copy.tag, facts):
                 fitting.append(row)
             work.spend(wanted.cost(copy.tag, facts))
-            if work.is_done and start < len(rows):
+            if work.is_done and row is not rows[-1]:
                 return fitting, row.dead_letter_id
     return fitting, None
 

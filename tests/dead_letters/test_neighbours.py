@@ -9,7 +9,7 @@ from popserver.catalog import groups, topics
 from popserver.dead_letters import plan_requests, plans
 from popserver.dead_letters import purge as dead_letters_purge
 from popserver.dead_letters.rules import RedriveItem, Repair
-from popserver.delivery.retry_topic import retry_origin_of
+from popserver.delivery.retry_topic import RetryOrigin, retry_origin_of
 from popserver.maintenance import retention
 from popserver.model.errors import MessageNotFound, PopError
 from popserver.model.group import Group, Mode
@@ -17,7 +17,7 @@ from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN
 from popserver.model.names import dead_letter_topic, retry_topic
 from popserver.model.retry import Holder
 from popserver.model.states import State
-from popserver.model.topic import Topic
+from popserver.model.topic import Topic, message_key
 from popserver.progress import clone, lag
 from popserver.progress.rules import Edge
 from tests.support.open_store import HOUR, MINUTE, OpenStore, bodies, ids
@@ -66,13 +66,23 @@ class TestAGroupOfModePull:
         assert again.message.message_id == sent.message_id
         properties = again.message.properties
         assert (properties["p"], properties[REDRIVE_OF], properties[REDRIVE_PLAN]) == ("v", sent.message_id, "p1")
-        assert retry_origin_of(properties)[:2] == ("orders", 0)
+        assert retry_origin_of(properties) == RetryOrigin("orders", 0, message_key(topic.queues[0].queue_id, 0), 0)
         assert store.rows("SELECT 1 FROM delivery") == []
         assert [row.outcome for row in lineage(store, "p1")] == ["READY"]
         found, _ = message_facts.message_facts(store.conn, pulls.name, topic.name, sent.message_id, store.times)
         words = why.sentence(found, str)
         assert words.startswith(f"redriven by plan 'p1' {store.now_ms}, it is at offset 0 of topic '%RETRY%pulling'")
         assert "READY" in words
+
+    def test_says_how_often_an_operator_had_moved_the_group(self, store: OpenStore, topic: Topic, pulls: Group) -> None:
+        commit(store, pulls, topic, 0)
+        for _ in range(2):
+            reset(store, pulls, topic, Edge.BEGINNING)
+        store.send(topic)
+        hand_back(store, pulls, topic, 0, -1)
+        redrive_all(store, pulls)
+        (again,) = retries(store, pulls)
+        assert retry_origin_of(again.message.properties).resets == 2
 
     def test_may_fail_again_and_it_dies_as_the_same_copy(self, store: OpenStore, topic: Topic, pulls: Group) -> None:
         store.send(topic)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from popserver.administration import message_facts
 from popserver.catalog import groups, topics
-from popserver.dead_letters import plan_facts, plans
+from popserver.dead_letters import plan_facts, plans, selecting
 from popserver.dead_letters.plan_requests import PlanStep
 from popserver.dead_letters.rules import RedriveItem, Repair, Selection
 from popserver.dead_letters.selecting import page_of_letters
+from popserver.messages.ranges import Work
 from popserver.messages.spread import RUN
 from popserver.model.errors import ConsumerGroupNotFound, NotFound
 from popserver.model.group import Group
-from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN
+from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN, id_from_bytes
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from popserver.model.states import State
@@ -53,6 +56,8 @@ def test_it_comes_to_its_group_alone_as_a_message_of_its_topic(store: OpenStore,
     store.ack(other, *store.receive(other, topic))
     assert redrive_all(store, group) == (1, 0)
     assert topic.topic_id in store.rung
+    (row,) = store.rows("SELECT state, attempt, holder, client_id FROM delivery")
+    assert tuple(row) == ("READY", 0, "SIMPLE", ""), "as of a message that nobody has received"
     assert store.states(group) == {dead: State.READY}
     assert (store.lag(group).ready, store.lag(group).dead_letters) == (1, 0)
     (held,) = store.receive(group, topic)
@@ -196,6 +201,7 @@ def test_to_a_target_it_is_a_message_for_everybody(store: OpenStore, topic: Topi
     assert message.properties == {"p": "v", REDRIVE_OF: dead, REDRIVE_PLAN: "p1"}
     (row,) = lineage(store, "p1")
     assert (row.target_topic, row.outcome) == ("repaired", None), "the group does not read it"
+    assert id_from_bytes(bytes(row.redriven_message_id)) == message.message_id
     assert store.states(group) == {dead: State.COMMIT}
     store.meet(group, target)
     assert [row.outcome for row in lineage(store, "p1")] == ["READY"]
@@ -330,3 +336,28 @@ def test_a_condition_meets_letters_of_a_topic_that_is_gone(store: OpenStore, top
     store.purge()
     for where, expected in (("TOPIC IS NULL", [gone]), ("TOPIC = 'stays'", [stays]), ("ATTEMPT = 1", [gone, stays])):
         assert page_of_letters(store.conn, group, Selection(where=where), 0, 10).ids == expected
+
+
+def test_a_condition_meets_letters_of_a_message_group(store: OpenStore) -> None:
+    topic = store.topic("ordered")
+    group = store.group("keeps-order", meets=[topic])
+    store.send(topic, in_order("g", 1, topic=topic.name))
+    store.send(topic)
+    give_up(store, group, store.receive(group, topic))
+    ordered, other = letter_ids(store, group)
+    for where, expected in (("MESSAGE_GROUP = 'g'", [ordered]), ("MESSAGE_GROUP IS NULL", [other])):
+        assert page_of_letters(store.conn, group, Selection(where=where), 0, 10).ids == expected
+
+
+def test_an_expensive_filter_ends_a_page_before_its_limit(
+    store: OpenStore, topic: Topic, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the long tag is expensive: without it there is work left for both."""
+    die(store, group, topic, 2, tag="x" * 4_800)
+    first, second = letter_ids(store, group)
+    monkeypatch.setattr(selecting, "Work", partial(Work, 200))
+    fitting = Selection(where="TAGS IS NOT NULL")
+    page = page_of_letters(store.conn, group, fitting, 0, 10)
+    assert (page.ids, page.next_after_id) == ([first], first)
+    page = page_of_letters(store.conn, group, fitting, first, 10)
+    assert (page.ids, page.next_after_id) == ([second], None)

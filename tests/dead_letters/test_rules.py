@@ -197,3 +197,8 @@ class TestOrders:
     ) -> None:
         with pytest.raises(PopError, match=words):
             flow._check_orders(orders)
+
+
+def test_an_answer_and_a_call_have_a_limit() -> None:
+    assert flow.PLANS_MAX == 1_000
+    assert flow.STEPS_OF_A_CALL * flow.STEP_MAX == 100_000
