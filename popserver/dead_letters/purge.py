@@ -93,8 +93,4 @@ def _not_held(tx: Transaction, keys: Sequence[int]) -> list[int]:
     return [key for key in keys if key not in held]
 
 
-_GROUPS_THERE = (
-    select(groups.EVERY.c.group_id)
-    .where(delivered.first_inside(groups.EVERY.c.group_id).is_not(None))
-    .order_by(groups.EVERY.c.group_id)
-)
+_GROUPS_THERE = select(groups.EVERY.c.group_id).where(delivered.first_inside(groups.EVERY.c.group_id).is_not(None))
