@@ -15,7 +15,7 @@ from popserver.engine.meters import Created, now_s
 from popserver.engine.reader import LogLimit, Reader
 from popserver.engine.writer import Writer
 from popserver.filters.subscription import ClientKind
-from popserver.model.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
+from popserver.model.errors import BadRequest, TopicNotFound
 from popserver.model.group import Group, LiteModel, Mode, NewGroup
 from popserver.model.names import (
     Resource,
@@ -169,24 +169,11 @@ class Catalog:
         """The group and the topic of a receipt handle. Missing ones are not created, because they hold nothing."""
         group = await self.known_group(group_name)
         if group is None:
-            raise ConsumerGroupNotFound(
-                f"consumer group '{group_name}' does not exist, so it holds nothing; name the one that received"
-            )
+            raise lookup.group_not_found(group_name)
         topic = self._topics.get(topic_name) or await self._find_topic(topic_name)
         if topic is None:
-            raise TopicNotFound(
-                f"topic '{topic_name}' does not exist, so nothing of it is held; name the topic of the message"
-            )
+            raise lookup.topic_not_found(topic_name)
         return group, topic
-
-    async def existing(self, group_name: Resource, topic_name: Resource) -> tuple[Group, Topic]:
-        """The same for an operator, who may create what is missing."""
-        try:
-            return await self.for_receipt(group_name, topic_name)
-        except ConsumerGroupNotFound:
-            raise lookup.group_not_found(group_name) from None
-        except TopicNotFound:
-            raise lookup.topic_not_found(topic_name) from None
 
     async def own_queues(self, group: Group) -> frozenset[int]:
         """The ids of the queues of the group's own topics, which have its dead letters and retries."""

@@ -59,7 +59,7 @@ class Importing:
         """
         if not 1 <= len(given) <= MESSAGES_MAX:
             raise BadRequest(f"one request imports 1 to {MESSAGES_MAX} messages, not {len(given)}; use several")
-        group, topic = await self._catalog.existing(group_name, topic_name)
+        group, topic = await self._catalog.for_receipt(group_name, topic_name)
         seen: set[str] = set()
         outcomes: dict[int, bool | PopError] = {}
         alive: dict[int, Imported] = {}

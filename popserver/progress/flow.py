@@ -119,7 +119,7 @@ class GroupProgress:
         if the group holds a message of the topic. A consumer of another server that holds none is not noticed.
         """
         check_group(group_name)
-        group, topic = await self._catalog.existing(group_name, topic_name)
+        group, topic = await self._catalog.for_receipt(group_name, topic_name)
         client_ids = await self._subscribers(group_name, topic_name)
         if client_ids:
             raise BadRequest(
@@ -147,7 +147,7 @@ class GroupProgress:
         Returns the old and new offsets. Raises `IllegalOffset` for an offset outside the queue, `TooManyRequests` while
         a user's own transaction acks one of the messages.
         """
-        group, topic = await self._catalog.existing(group_name, topic_name)
+        group, topic = await self._catalog.for_receipt(group_name, topic_name)
         queues = topic.queues if number is None else (queue_numbered(topic, number),)
         if not force and not await self._reader.read(
             lambda conn: queues_in_topic(conn, group.group_id, topic.topic_id)

@@ -50,24 +50,6 @@ async def test_acked_is_acked(wire_server: WireServer) -> None:
     assert {entry.status.code for entry in answer.entries} == {pb.OK}
 
 
-@pytest.mark.parametrize(
-    ("names", "code", "words"),
-    [
-        ({"group": pb.Resource(name="nobody")}, pb.CONSUMER_GROUP_NOT_FOUND, "'nobody' does not exist, so it holds"),
-        ({"topic": OTHER_TOPIC}, pb.TOPIC_NOT_FOUND, "topic 'trains' does not exist, so nothing of it is held"),
-    ],
-    ids=["group", "topic"],
-)
-async def test_an_ack_where_nothing_is_held_advises_to_create_nothing(
-    wire_server: WireServer, names: dict[str, pb.Resource], code: int, words: str
-) -> None:
-    (handle,) = await held(wire_server)
-    before = await wire_server.digest()
-    refused = (await wire_server.call("AckMessage", ack_request(handle, **names))).status
-    assert (refused.code, words in refused.message, "create" in refused.message) == (code, True, False)
-    assert await wire_server.digest() == before
-
-
 async def test_each_ack_counts(wire_server: WireServer) -> None:
     handles = await held(wire_server, 3)
     await wire_server.call("AckMessage", ack_request(*handles[:1]))
