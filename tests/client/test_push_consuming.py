@@ -25,6 +25,7 @@ from popclient import (
     TooManyRequests,
     aio,
 )
+from popclient._session import transport
 from popproto.v2 import definition_pb2 as pb
 from popproto.v2 import service_pb2 as rpc
 from tests.client.push_consumers import acked, consumer_of, failed, given_back
@@ -213,6 +214,7 @@ async def test_a_listener_has_fifteen_minutes(server: ScriptedServer, monkeypatc
     loop, passed = asyncio.get_running_loop(), 0.0
     real = loop.time
     monkeypatch.setattr(loop, "time", lambda: real() + passed)
+    monkeypatch.setattr(transport, "FORGOTTEN_AFTER", 1_000.0)  # the jumps are no silence of the server
     put(server, 1)
     begun, statuses = asyncio.Event(), Statuses()
 
