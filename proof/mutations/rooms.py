@@ -117,6 +117,7 @@ ROOMS: dict[str, MutatedRoom] = {
             "tests/pulling/test_send_back.py",
             "tests/sql/test_open_transaction.py",
         ),
+        is_core=True,
         with_postgres=True,
     ),
     "deliveries": MutatedRoom(
@@ -193,11 +194,13 @@ ROOMS: dict[str, MutatedRoom] = {
     "producing": MutatedRoom(
         _files("producing", "checks", "enqueue", "half_messages", "pending", "scheduled", "send", "sent"),
         ("tests/producing", "tests/messages"),
+        is_core=True,
         with_postgres=True,
     ),
     "dead_letters": MutatedRoom(
         _files("dead_letters", "flow", "letters", "plans", "purge", "redrive", "rules", "selecting"),
         ("tests/dead_letters", "tests/lite/test_redrive.py", "tests/delivery/test_dead_letter_topic.py"),
+        is_core=True,
         with_postgres=True,
     ),
     "engine": MutatedRoom(
