@@ -189,6 +189,7 @@ ROOMS: dict[str, MutatedRoom] = {
             "tests/receiving/test_waits_end.py",
             "tests/progress/test_pauses.py",
         ),
+        is_core=True,
         with_postgres=True,
     ),
     "producing": MutatedRoom(
