@@ -207,6 +207,7 @@ ROOMS: dict[str, MutatedRoom] = {
     "engine": MutatedRoom(
         _files("engine", "background", "batch", "timers", "transaction", "undelivered", "upkeep", "wakeups", "writer"),
         ("tests/engine",),
+        is_core=True,
         with_postgres=True,
     ),
     "client_engine": MutatedRoom(
