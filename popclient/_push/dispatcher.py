@@ -228,7 +228,7 @@ class Dispatcher:
         self._return([*several, *self._backlog.withdraw_rest(group)] if group.ordered else several)
 
     def _give_back(self, several: Sequence[Buffered]) -> None:
-        """Of any groups, none of which waits for that."""
+        """They may be of several message groups. No group waits for the answer."""
         self._decide(*several)
         self._report(partial(self._outcomes.give_back, several))
 

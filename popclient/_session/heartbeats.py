@@ -99,6 +99,7 @@ class Heartbeats:
             self._is_silent = True
             self._transport.on_silence()
             self._leave_stream(f"{self._transport.where} has not answered for {FORGOTTEN_AFTER:g} s")
+            self._transport.turn()
 
 
 async def say_goodbye(

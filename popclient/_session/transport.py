@@ -239,7 +239,12 @@ class Transport:
 
     def turn_from(self, endpoint: Endpoint) -> None:
         """Makes the next endpoint the current one, if `endpoint` still is."""
-        if len(self.endpoints) > 1 and endpoint == self.endpoints[self._current]:
+        if endpoint == self.endpoints[self._current]:
+            self.turn()
+
+    def turn(self) -> None:
+        """Makes the next endpoint the current one, if there are several."""
+        if len(self.endpoints) > 1:
             self._current = (self._current + 1) % len(self.endpoints)
             self.on_turn(f"it does not answer; the next endpoint of {self.where} is tried")
 

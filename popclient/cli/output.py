@@ -299,7 +299,7 @@ def made_or_found(arguments: argparse.Namespace, make: Callable[[], T], find: Ca
 
 
 def differing(options: Mapping[str, tuple[object, object]]) -> list[str]:
-    """A part of a sentence for each option that was given and differs; options: by name what was given, what is."""
+    """Words for each option that was given and differs. options: by name, what was given and what is there."""
     return [
         f"{name} is {_shown(there)}, not {_shown(wanted)}"
         for name, (wanted, there) in options.items()

@@ -175,7 +175,7 @@ def _naming_the_table(conn: Connection) -> Iterator[None]:
         yield
     except (OperationalError, ProgrammingError) as error:
         state, _ = state_and_message(error.orig)
-        # A driver without SQLSTATEs is of a database that can be asked, because its transaction goes on.
+        # SQLite's driver has no SQLSTATE. Its transaction goes on after the error, so it can be asked for the table.
         if state not in _NO_TABLE and (state or inspect(conn).has_table(processed.name)):
             raise
         raise UnsupportedByStore(

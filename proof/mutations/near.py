@@ -1,4 +1,4 @@
-"""Which lines of a file run what a mutant changes outside of a function body. Tests that reach them judge it first."""
+"""Finds the lines that run what a mutant changes outside of functions. Tests that reach them judge it first."""
 
 from __future__ import annotations
 

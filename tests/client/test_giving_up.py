@@ -69,7 +69,7 @@ def test_what_a_listener_gives_up_is_a_dead_letter_with_its_reason_and_the_rest_
     assert seen == sorted(seen) or message_group is None
     [told] = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert told.getMessage().endswith(": the listener gives up, so this becomes a dead letter: there is no table 1")
-    assert not told.exc_info, "it is no surprise, so nobody needs its traceback"
+    assert not told.exc_info, "nobody needs the traceback of what a listener decided"
 
 
 def test_a_batch_is_given_up_together() -> None:

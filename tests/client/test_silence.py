@@ -65,6 +65,20 @@ async def test_it_is_noticed_and_nothing_more_is_begun(
     assert warning.levelno == logging.WARNING
 
 
+async def test_the_next_endpoint_is_tried(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "HEARTBEAT_INTERVAL", 0.05)
+    monkeypatch.setattr(heartbeats, "UNANSWERED_PAUSE", 0.02)
+    back = list[bool]()
+    async with FaultyProxy(server.endpoints) as proxy:
+        endpoints = f"{proxy.endpoint};{server.endpoints}"
+        config = ClientConfig(endpoints, request_timeout=0.3, on_reconnect=lambda: back.append(True))
+        async with aio.Producer(config, "t") as producer:
+            await until(lambda: producer.healthy)
+            monkeypatch.setattr(transport, "FORGOTTEN_AFTER", 0.5)
+            proxy.break_by(Fault.CUT)
+            await until(lambda: back and producer.healthy)
+
+
 async def test_a_client_that_did_not_run_begins_nothing_of_what_it_had(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
