@@ -8,8 +8,9 @@ from sqlalchemy import delete
 from popserver.catalog import groups, topics
 from popserver.database import schema
 from popserver.database.notifications import RESETS, Invalidation
+from popserver.dead_letters.rules import RedriveItem, Repair
 from popserver.model.errors import BadRequest, ConsumerGroupNotFound
-from popserver.model.group import Group
+from popserver.model.group import Group, Mode
 from popserver.model.topic import OFFSET_BITS, Topic
 from popserver.progress import clone
 from popserver.progress.clone import Clone
@@ -18,8 +19,10 @@ from tests.support.builders import an_id, in_order
 from tests.support.open_store import HOUR, OpenStore, receipt_of
 from tests.support.progress import ORDERED, commit, from_to, offsets_of, pull_group, reset
 from tests.support.pulls import trim
-from tests.support.redrive import die, redrive_all
+from tests.support.redrive import die, letter_ids, order, redrive_all
 from tests.support.send_back import hand_back, retries_of
+
+pytestmark = pytest.mark.timeout(14)  # a search that is broken may have no end
 
 
 @pytest.fixture
@@ -152,6 +155,30 @@ def test_the_earliest_of_all_messages_that_were_handed_back_counts(
     for done, first in ((0, 3), (1, 3), (2, 5), (3, 9)):
         commit(store, source, retries_of(store, source), done)
         assert cloned(store, source, topic) == [first]
+
+
+def test_what_stands_in_the_queue_after_the_retry_topic_is_left_alone(store: OpenStore) -> None:
+    topic = store.topic(queues=1)
+    source = pull_group(store, "source")
+    store.send(topic, 9)
+    hand_back(store, source, topic, 5, delay_level=1)
+    commit(store, source, topic, 9)
+    store.end_due(after_ms=HOUR)
+    commit(store, source, retries_of(store, source), 1)
+    store.send(store.topic("after", queues=1), 2)
+    assert cloned(store, source, topic) == [9]
+
+
+def test_a_repaired_message_that_was_acked_is_done(store: OpenStore) -> None:
+    """Its copy stays in the retry topic, which a group that consumes message by message does not read."""
+    topic = store.topic(queues=1)
+    source = store.group("source", meets=[topic])._replace(mode=Mode.POP)
+    die(store, source, topic)
+    (dead_letter_id,) = letter_ids(store, source)
+    order(store, source, [RedriveItem(dead_letter_id, repair=Repair(b"whole"))])
+    assert cloned(store, source, topic) == [0]
+    store.ack(source, *store.receive(source, topic))
+    assert cloned(store, source, topic) == [1]
 
 
 def test_of_a_message_group_the_first_that_was_left_behind(store: OpenStore) -> None:

@@ -20,6 +20,8 @@ from tests.support.open_store import HOUR, START_MS, OpenStore
 from tests.support.progress import ORDERED, commit, from_to, offsets_of, pull_group, skip
 from tests.support.send_back import hand_back, retries_of
 
+pytestmark = pytest.mark.timeout(14)  # a search that is broken may have no end
+
 
 def lag_of(store: OpenStore, group: Group, topic: Topic | None = None, limit: int = 100) -> list[QueueLag]:
     return lag.queue_lag(store.conn, group, topic.topic_id if topic else None, store.now_ms, limit)[0]

@@ -16,6 +16,7 @@ from popserver.model.names import Resource
 from popserver.model.retry import RetryPolicy
 from popserver.model.states import State
 from popserver.model.topic import MessageType, NewTopic
+from popserver.progress.pause import SetPause
 from popserver.progress.rules import Edge
 from popserver.pulling.flow import PullRequest
 from popserver.pulling.rules import Pulled, PullStatus
@@ -357,6 +358,25 @@ async def test_a_receive_that_waited_for_memory_gets_nothing_after_a_pause(broke
     await until(lambda: broker.broker.paused.waiting == 1)
     await resume(broker)
     assert ids(await receive) == [sent.message_id]
+
+
+@pytest.mark.parametrize("message_group", [None, "g"], ids=["group", "message-group"])
+async def test_receives_wait_already_while_the_pause_of_the_group_is_stored(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, message_group: str | None
+) -> None:
+    await ordered(broker)
+    topic, group = await broker.broker.catalog.topic(TOPIC), await broker.broker.catalog.group(GROUP)
+    writer, seen = broker.broker.engine.writer, []
+    submit = writer.submit
+
+    async def look(request: Any) -> Any:
+        if isinstance(request, SetPause):
+            seen.append(broker.broker.paused.covers(group.group_id, topic.topic_id))
+        return await submit(request)
+
+    monkeypatch.setattr(writer, "submit", look)
+    await pause(broker, TOPIC, message_group)
+    assert seen == [message_group is None]
 
 
 async def test_a_pause_that_begins_while_the_pauses_are_read_stays(broker: RunningBroker) -> None:

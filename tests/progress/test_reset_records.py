@@ -99,6 +99,17 @@ def test_of_all_queues_together_no_more_than_the_limit(
     assert told(store, topic) == everything[:most]
 
 
+def test_messages_before_the_new_offset_take_no_room(
+    store: OpenStore, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_reset, "RECORDED_MAX", 1)
+    group = store.group(meets=[topic])
+    store.ack(group, *store.receive(group, topic))
+    told(store, topic)
+    reset(store, group, topic, 2, queue=1)
+    assert told(store, topic) == [(1, 2, *UNREAD)]
+
+
 def test_other_groups_messages_are_not_in_it(store: OpenStore, topic: Topic) -> None:
     other = store.group("other", meets=[topic])
     assert len(store.receive(other, topic)) == 6
@@ -126,9 +137,9 @@ def test_a_redriven_message_that_is_held_is_named_by_its_first_key(store: OpenSt
 def test_each_row_says_why(store: OpenStore, topic: Topic, level: HistoryLevel) -> None:
     group = store.group(meets=[topic], history=level)
     reset(store, group, topic, 2, queue=1)
-    reasons = [row.reason for row in store.rows("SELECT reason FROM history")]
-    expected = ["an operator has moved the group from offset 0 to 2"] * 2
-    assert reasons == (expected if level is not HistoryLevel.NONE else [])
+    rows = store.rows("SELECT reason, client_id FROM history")
+    expected = [("an operator has moved the group from offset 0 to 2", "")] * 2
+    assert rows == (expected if level is not HistoryLevel.NONE else [])
 
 
 def test_several_topics_go_together(store: OpenStore, topic: Topic) -> None:
@@ -144,7 +155,7 @@ def test_several_topics_go_together(store: OpenStore, topic: Topic) -> None:
     refusal = refused_reset(store, beyond)
     assert isinstance(refusal, IllegalOffset)
     assert "offset 5 is not in queue 0 of topic 'other', which stores 0 to 4" in refusal.sentence
-    progress_reset.check(store.conn, goals)
+    progress_reset.check(store.conn, [*goals[1:], goals[0]._replace(to=Since(0))])
     with pytest.raises(IllegalOffset):
         progress_reset.check(store.conn, beyond.goals)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.administration import message_facts
 from popserver.database.notifications import RESETS, Invalidation
 from popserver.model.errors import InvalidReceiptHandle, TooLate, TooManyRequests
 from popserver.model.group import Group, HistoryLevel
@@ -121,6 +122,18 @@ def test_the_first_left_behind_of_a_message_group(store: OpenStore) -> None:
     assert states_by_offset(store, group, topic) == "CCCI"
 
 
+def test_other_message_groups_messages_are_not_before_it(store: OpenStore) -> None:
+    topic = store.topic(accepts=ORDERED)
+    group = store.group(meets=[topic])
+    for message_group in "aaba":
+        store.send(topic, in_order(message_group, 1))
+    store.receive(group, topic, 1)
+    assert offsets_of(store.receive(group, topic)) == [2]
+    assert skip(store, group, topic, 1).is_done
+    assert skip(store, group, topic, 3).is_done
+    assert states_by_offset(store, group, topic) == "ICIC"
+
+
 def test_the_head_of_a_queue_whose_message_group_stands_at_the_scan(store: OpenStore) -> None:
     topic = store.topic(accepts=ORDERED)
     group = store.group(meets=[topic])
@@ -208,6 +221,8 @@ def test_a_held_message_is_skipped_by_force_and_its_holder_is_told(store: OpenSt
     assert (done.found.hold.row.client_id, done.found.hold.row.visible_at_ms) == ("c1", store.now_ms + 30 * SECOND)
     assert states_by_offset(store, group, topic) == "CI"
     assert store.history(group)[-2:] == [("RESET", "INFLIGHT", "READY", 1), ("SKIP", "READY", "COMMIT", 1)]
+    reasons = store.rows("SELECT reason FROM history ORDER BY history_id DESC LIMIT 2")
+    assert reasons == [(progress_skip.FORCED_SKIP,)] * 2
     for _ in range(2):
         (late, fine) = store.ack(group, held, other)
         assert isinstance(late, InvalidReceiptHandle)
@@ -261,6 +276,22 @@ def test_by_force_in_a_message_group_the_others_go_on(store: OpenStore, offset: 
     assert store.ack(group, held[1 - offset]) == [None]
     assert offsets_of(store.receive(group, topic)) == [2, 3]
     store.check()
+
+
+def test_a_message_that_another_server_grants_meanwhile_is_left(
+    store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was READY when it was looked up."""
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic)
+    (held,) = store.receive(group, topic)
+    store.change(group, held, 0, give_back=True)
+    stale = message_facts.of_stored(store.conn, group, message_key(topic.queues[0].queue_id, 0))
+    store.receive(group, topic)
+    assert stale.state is State.READY
+    monkeypatch.setattr(message_facts, "of_stored", lambda *_: stale)
+    refused_skip(store, group, topic, 0)
 
 
 def test_by_force_a_message_that_a_users_transaction_acks_is_left(store: OpenStore) -> None:

@@ -38,12 +38,12 @@ def filled(store: OpenStore, name: str | Resource, queues: int, count: int) -> T
 def test_each_queue_has_its_own_times(store: OpenStore) -> None:
     topic = filled(store, "orders", 3, 4)
     group, other = store.group(meets=[topic]), store.group("other", meets=[topic])
-    for number, offset in enumerate((0, 1, 4)):
+    for number, offset in enumerate((0, 4, 1)):
         reset(store, group, topic, offset, queue=number)
         reset(store, other, topic, 2, queue=number)
     found = spans(store, group)
     assert [(each.topic, each.number) for each in found] == [(topic.name, number) for number in range(3)]
-    assert [seconds(each) for each in found] == [[0, 3, None, 0], [4, 7, 4, 5], [8, 11, 11, None]]
+    assert [seconds(each) for each in found] == [[0, 3, None, 0], [4, 7, 7, None], [8, 11, 8, 9]]
 
 
 def test_topics_stand_in_the_order_of_their_names(store: OpenStore) -> None:
@@ -104,6 +104,15 @@ def test_no_more_than_one_beyond_the_limit(store: OpenStore, monkeypatch: pytest
     store.conn.commit()
     for named in ([], [topic]):
         assert [each.number for each in spans(store, group, *named)] == [0, 1, 2], "the first ones"
+
+
+def test_the_limit_keeps_the_first_by_name(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_span, "QUEUES_MAX", 1)
+    names = [Resource("ns", "a"), *(Resource("", name) for name in "cdb")]
+    topics = [filled(store, each, 1, 1) for each in names]
+    group = store.group(meets=topics)
+    for named in ([], topics):
+        assert [(each.namespace, each.name) for each in spans(store, group, *named)] == [("", "b"), ("", "c")]
 
 
 def test_what_does_not_exist_is_named(store: OpenStore) -> None:

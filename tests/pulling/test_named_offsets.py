@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.model.errors import BadRequest, ConsumerGroupNotFound, IllegalOffset, PopError, TopicNotFound
+from popserver.model.errors import BadRequest, ConsumerGroupNotFound, IllegalOffset, PopError, TooLate, TopicNotFound
 from popserver.model.group import Mode
 from popserver.model.names import Resource
 from popserver.model.topic import QueueName, Topic
@@ -66,6 +66,17 @@ async def test_a_commit_that_begins_leaves_progress_that_is_there(filled: Runnin
         wish = NamedOffset(QueueName(TOPIC, full), offset)
         (done,) = await offsets_of(filled).commit(GROUP, [wish], begins=begins)
         assert (done.refusal, done.stored.offset) == (None, stored)
+
+
+async def test_a_commit_grows_and_is_refused_from_before_a_reset(filled: RunningBroker) -> None:
+    full = (await ends(filled)).index(max(await ends(filled)))
+    for offset in (0, 1):
+        (done,) = await offsets_of(filled).commit(GROUP, [NamedOffset(QueueName(TOPIC, full), offset)])
+        assert done.stored.offset == offset
+    await filled.broker.progress().reset(GROUP, TOPIC, full, 0, dry_run=False)
+    (late,) = await offsets_of(filled).commit(GROUP, [NamedOffset(QueueName(TOPIC, full), 1, resets=0)])
+    assert isinstance(late.refusal, TooLate)
+    assert late.stored.offset == 0
 
 
 async def progress(broker: RunningBroker) -> list[tuple[int, int]]:

@@ -192,6 +192,16 @@ async def test_a_message_is_handed_back_to_a_server_that_remembers_the_topic_bef
     assert await broker.broker.consuming.retries.send_back(GROUP, "c", failed) is False
 
 
+async def test_an_offset_is_committed_at_a_server_that_remembers_the_topic_before(broker: RunningBroker) -> None:
+    before = await made(broker)
+    after = await anew(broker)
+    await broker.send(1)
+    broker.broker.catalog._topics[TOPIC] = before
+    here = QueueName(TOPIC, 0, after.generation)
+    (done,) = await broker.broker.consuming.offsets.commit(GROUP, [NamedOffset(here, 1)])
+    assert (done.refusal, done.stored.offset) == (None, 1)
+
+
 async def test_no_topic_is_no_other_generation(strict_broker: RunningBroker) -> None:
     await strict_broker.broker.catalog.create_group(NewGroup(GROUP))
     await strict_broker.broker.catalog.create_topic(NewTopic(TOPIC, 1))
