@@ -6,6 +6,7 @@ import pytest
 
 from popserver.administration import message_facts
 from popserver.database.notifications import RESETS, Invalidation
+from popserver.delivery.history import FORCED_SKIP
 from popserver.model.errors import InvalidReceiptHandle, TooLate, TooManyRequests
 from popserver.model.group import Group, HistoryLevel
 from popserver.model.handles import decode_receipt
@@ -222,7 +223,7 @@ def test_a_held_message_is_skipped_by_force_and_its_holder_is_told(store: OpenSt
     assert states_by_offset(store, group, topic) == "CI"
     assert store.history(group)[-2:] == [("RESET", "INFLIGHT", "READY", 1), ("SKIP", "READY", "COMMIT", 1)]
     reasons = store.rows("SELECT reason FROM history ORDER BY history_id DESC LIMIT 2")
-    assert reasons == [(progress_skip.FORCED_SKIP,)] * 2
+    assert reasons == [(FORCED_SKIP,)] * 2
     for _ in range(2):
         (late, fine) = store.ack(group, held, other)
         assert isinstance(late, InvalidReceiptHandle)
