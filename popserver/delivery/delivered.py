@@ -172,7 +172,7 @@ _KEYS = rows_parameter("keys", "message_key")
 _AMONG = select(delivery.c.message_key).where(_OF_GROUP, delivery.c.message_key.in_(select(_KEYS.c.message_key)))
 _LOCK = _AMONG.with_for_update(skip_locked=True)
 _IS_READY = in_states(delivery.c.state, *shown_as(State.READY))
-_LOCK_READY_AMONG = _AMONG.where(_IS_READY).order_by(delivery.c.message_key).with_for_update(skip_locked=True)
+_LOCK_READY_AMONG = _AMONG.where(_IS_READY).with_for_update(skip_locked=True)
 _LOCK_READY = select(delivery.c.message_key).where(_OF_GROUP, *_INSIDE, _IS_READY).with_for_update(skip_locked=True)
 _READY_IN_ORDER = RowStatement(
     MessageGroupOfTopic,
@@ -218,12 +218,11 @@ _REDRIVEN_STATES = RowStatement(
     .order_by(REDRIVEN.c.origin_key)
     .limit(bindparam("limit", type_=Integer)),
 )
+# After several redrives all rows that it finds have one key, because a message has one delivery.
 _REDRIVEN_TO = (
     select(REDRIVEN.c.redriven_key)
     .join(delivery, _IS_REDRIVEN)
     .where(REDRIVEN.c.origin_key == bindparam("for_origin"), REDRIVEN.c.group_id == bindparam("for_group"))
-    .order_by(REDRIVEN.c.dead_letter_id.desc())
-    .limit(1)
 )
 _TO = REDRIVEN_TO.c
 _FIRST_REDRIVEN = (

@@ -120,7 +120,7 @@ def properties_of(stored: str | None) -> dict[str, str]:
 
 
 def as_it_was_sent(stored: str | None) -> str | None:
-    """The stored properties of a copy as its producer sent them, without those that the server added."""
+    """The stored properties of a copy, without those that its retries added."""
     return as_stored(unmarked(properties_of(stored)))
 
 

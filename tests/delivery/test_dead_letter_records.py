@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from popserver.catalog import topics
+from popserver.dead_letters.rules import RedriveItem, Repair
 from popserver.delivery import dead_letter_topic
 from popserver.delivery.dead_letter_topic import DeadLetterCandidate, ImportedLetter, NewDeadLetters, Origin
 from popserver.engine import transaction
 from popserver.engine.transaction import Transaction
 from popserver.model.group import Group, HistoryLevel
+from popserver.model.message import REDRIVE_OF, REDRIVE_PLAN
 from popserver.model.names import dead_letter_topic as name_of
 from popserver.model.states import CopyKind, Event
-from popserver.model.topic import Topic, message_key
+from popserver.model.topic import SYSTEM_QUEUES, Topic, message_key
 from tests.support.builders import a_message
 from tests.support.open_store import OpenStore, receipt_of
+from tests.support.plans import Plans
 from tests.support.progress import states_by_offset
-from tests.support.redrive import redrive_all
+from tests.support.redrive import order, redrive_all
 
 
 @pytest.fixture
@@ -174,6 +179,71 @@ def test_a_redriven_message_dies_where_it_came_from_first(store: OpenStore, topi
     assert store.rows("SELECT 1 FROM delivery WHERE message_key = :key", key=receipt_of(again).message_key) == []
 
 
+def test_a_new_copy_of_a_redriven_message_has_the_properties_that_were_sent(
+    store: OpenStore, topic: Topic, groups: list[Group]
+) -> None:
+    """The topic of its dead letter and of the first copy was deleted meanwhile."""
+    group = groups[0]
+    held = store.receive(group, topic)
+    assert store.forward(group, held[3]) is None
+    (row,) = store.rows("SELECT dead_letter_id FROM dead_letter")
+    order(store, group, [RedriveItem(row.dead_letter_id, repair=Repair(b"whole"))])
+    store.one(topics.delete_topic, topics.DeleteTopic(name_of(group.name)))
+    store.purge()
+    (again,) = [each for each in store.receive(group, topic) if receipt_of(each).message_key != key_of(topic, 3)]
+    assert store.forward(group, again) is None
+    (copy,) = copies(store, group)
+    assert json.loads(copy.properties).keys() == {"n", REDRIVE_OF, REDRIVE_PLAN}, "and none of a retry"
+
+
+def test_a_redriven_message_dies_beside_one_with_an_origin_of_its_own(
+    store: OpenStore, topic: Topic, groups: list[Group]
+) -> None:
+    group = groups[0]
+    held = store.receive(group, topic)
+    assert store.forward(group, held[3]) is None
+    redrive_all(store, group)
+    (again,) = [each for each in store.receive(group, topic) if receipt_of(each).message_key != key_of(topic, 3)]
+    store.database.begin(store.conn)
+    tx = Transaction.at(store.conn, store.now_ms)
+    redriven = DeadLetterCandidate(receipt_of(again).message_key, topic.topic_id, 1, "c1")
+    copied = died(topic, 0)[0]._replace(origin=Origin(key_of(topic, 4), topic.topic_id, None))
+    dead_letter_topic.move_to_dead_letters(tx, group, [redriven, copied], Event.EXHAUST, "")
+    tx.finish()
+    dead = sorted(row[1] for row in facts(store))
+    store.conn.exec_driver_sql("ROLLBACK")
+    assert dead == [key_of(topic, 3), key_of(topic, 4)]
+
+
+@pytest.mark.parametrize("kind", ["own", "imported", "none"])
+def test_whoever_writes_dead_letters_locks_the_order_of_their_ids(
+    store: OpenStore, topic: Topic, groups: list[Group], tx: Transaction, kind: str
+) -> None:
+    if store.database.is_sqlite:
+        pytest.skip("SQLite has one writer")
+    letter = ImportedLetter(a_message(name_of(groups[0].name)), topic.topic_id, 1, "", 1)
+    if kind == "own":
+        dead_letter_topic.move_to_dead_letters(tx, groups[0], died(topic, 0), Event.EXHAUST, "")
+    tx.at_end(NewDeadLetters).imported += [(groups[0], [letter])] if kind == "imported" else []
+    tx.finish()
+    locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+    assert store.one_value(locks) == (0 if kind == "none" else 1)
+
+
+def test_letters_of_one_group_are_written_together(store: OpenStore, topic: Topic, groups: list[Group]) -> None:
+    counts = []
+    for offsets in ((0,), (1, 2, 3)):
+        store.database.begin(store.conn)
+        tx = Transaction.at(store.conn, store.now_ms)
+        dead_letter_topic.move_to_dead_letters(tx, groups[0], died(topic, *offsets), Event.EXHAUST, "")
+        plans = Plans(store)
+        with plans.caught():
+            tx.finish()
+        store.conn.exec_driver_sql("COMMIT")
+        counts.append(plans.count)
+    assert counts[1] <= counts[0], "the first one makes the topic"
+
+
 def test_letters_of_another_broker_are_their_own_copies(
     store: OpenStore, topic: Topic, groups: list[Group], tx: Transaction
 ) -> None:
@@ -195,6 +265,8 @@ def test_letters_of_another_broker_are_their_own_copies(
     ]
     assert [row.origin_key for row in imported] == [row.copy_key for row in imported]
     assert imported[0].copy_key == own.copy_key + 1
+    queues = "SELECT number FROM queue JOIN topic ON topic.topic_id = queue.topic_id WHERE topic.name = :name"
+    assert len(store.rows(queues, name=name_of(groups[0].name).name)) == SYSTEM_QUEUES
     for each in groups:
         assert {row.topic_id for row in copies(store, each)} <= tx.ready_topics
 

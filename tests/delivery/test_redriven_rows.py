@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from popserver.delivery import clear, delivered
+from popserver.delivery import clear, delivered, deliveries
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.delivered import FirstRow
+from popserver.delivery.deliveries import NewDelivery
 from popserver.engine.transaction import Transaction
 from popserver.model.group import Group
+from popserver.model.retry import Holder
 from popserver.model.states import State
 from popserver.model.topic import Topic, message_key
 from tests.support.open_store import OpenStore, receipt_of
@@ -72,6 +74,25 @@ def test_each_is_found_at_its_new_key(store: OpenStore, topic: Topic, groups: li
         (done,) = [first for first, new in keys.items() if new == receipt_of(again[0]).message_key]
         assert delivered.redriven_to(store.conn, group, done) is None, "its delivery has ended"
         assert len(delivered.redriven_states(store.conn, group.group_id, 0, 1 << 62, 9)) == 2
+
+
+def test_another_groups_delivery_at_the_new_key_is_none_of_it(
+    store: OpenStore, topic: Topic, groups: list[Group]
+) -> None:
+    """The other group consumes the topic in which the redriven message stands."""
+    group, other = groups
+    first, new = min(new_keys(store, group).items())
+    before = delivered.first_redriven(store.conn, new, new + 1)
+    store.database.begin(store.conn)
+    tx = Transaction.at(store.conn, store.now_ms)
+    deliveries.remove(tx.conn, [(group.group_id, new)])
+    row = NewDelivery(other.group_id, new, topic.topic_id, State.READY, 1, 0, 1, Holder.PUSH, "c1")
+    deliveries.add(tx, [row])
+    after = delivered.first_redriven(tx.conn, new, new + 1)
+    found = delivered.redriven_to(tx.conn, group, first)
+    listed = delivered.redriven_states(tx.conn, group.group_id, 0, 1 << 62, 9)
+    store.conn.exec_driver_sql("ROLLBACK")
+    assert (before, after, found, len(listed)) == (new, None, None, 2)
 
 
 def test_after_another_redrive_the_last_one_counts(store: OpenStore, topic: Topic, groups: list[Group]) -> None:

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from popserver.delivery import delivered, deliveries, due, holds, ready
+from popserver.delivery import clear, delivered, deliveries, due, holds, ready
+from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.deliveries import DeliveryRow, NewDelivery
 from popserver.engine.transaction import Transaction
 from popserver.model.handles import Receipt
 from popserver.model.retry import Holder
 from popserver.model.states import State
 from tests.support.open_store import HOUR, START_MS, OpenStore
+
+pytestmark = pytest.mark.timeout(14)  # a statement that waits for a lock has no end
 
 GROUP, TOPIC, HOLD = 7, 3, 11
 KEYS = [1, 2, 3, 4]
@@ -168,6 +171,22 @@ def test_whether_some_were_passed_over(store: OpenStore, others: tuple[Connectio
     assert delivered.first_needed(tx, GROUP, 1, 9) == 1
     tx.conn.exec_driver_sql(f"UPDATE delivery SET state = 'READY' WHERE message_key <> {LOCKED}")
     assert delivered.first_needed(tx, GROUP, 1, 9) == LOCKED
+
+
+def test_the_ready_ones_of_a_range_are_locked(store: OpenStore, others: tuple[Connection, Connection]) -> None:
+    tx = fill(store, State.READY, 0, Holder.SIMPLE, others[0])
+    assert delivered.first_needed(tx, GROUP, 2, 4) == LOCKED
+    store.database.begin(others[1])
+    left = others[1].exec_driver_sql("SELECT message_key FROM delivery FOR UPDATE SKIP LOCKED").scalars().all()
+    assert sorted(left) == [1, 4]
+
+
+@pytest.mark.parametrize(("first", "end", "is_free"), [(1, 3, True), (1, 4, False), (3, 4, False), (4, 9, True)])
+def test_whether_a_range_is_free(
+    store: OpenStore, others: tuple[Connection, Connection], first: int, end: int, is_free: bool
+) -> None:
+    tx = fill(store, State.INFLIGHT, HOUR, Holder.SIMPLE, others[0])
+    assert clear.lock(tx, GroupInQueue(GROUP, 0, first, end)) is is_free
 
 
 def test_all_that_is_left_to_forget_is_locked(store: OpenStore, others: tuple[Connection, Connection]) -> None:

@@ -144,6 +144,8 @@ def test_a_commit_says_whether_it_has_changed_anything(tx: Transaction, count: i
     keys = [row.message_key for row in EVERY if row.group_id == MINE and is_plain_and_current(row)]
     assert deliveries.commit(tx, MINE, [(key, HOLD) for key in keys[:count]]) == count
     assert tx.has_written is (count > 0)
+    assert deliveries.commit(tx, MINE, [(key, HOLD) for key in keys[:count]]) == 0
+    assert tx.has_written is (count > 0), "what was committed before stays so"
 
 
 def test_mark_acked(tx: Transaction) -> None:
