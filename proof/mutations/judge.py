@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +37,7 @@ from proof.mutations.rooms import MutatedRoom
 from proof.mutations.types import by_types
 
 HOUR_S = 3_600.0
+FIRST_LOOK = 60  # tests
 # Importing the project, and collecting.
 IMPORT_SECONDS_MAX = 60.0
 
@@ -126,12 +128,12 @@ def _judge(
     if left:
         load_others(judged.baseline.loaded)
         _check_control(mutants[left[0]].path, room, root, judged.baseline)
-        trials = [_imported(index, mutants[index], room, root, judged.baseline) for index in left]
-        for done, (index, verdict) in enumerate(run_surely(trials, jobs, _after(room)), start=1):
+        imports = [_Import(index, mutants[index], room, root, judged.baseline) for index in left]
+        for done, (index, verdict) in enumerate(_judge_imports(imports, jobs), start=1):
             verdicts[index] = verdict
             on_verdict(index, verdict)
-            if done % 20 == 0 or done == len(trials):
-                sys.stderr.write(f"  {done} of {len(trials)} mutants that are imported\n")
+            if done % 20 == 0 or done == len(imports):
+                sys.stderr.write(f"  {done} of {len(imports)} mutants that are imported\n")
     if room.is_typed:
         for index, verdict in verdicts.items():
             if (typed := by_types(verdict, mutants[index], root)) is not verdict:
@@ -159,8 +161,8 @@ def _host(room: MutatedRoom, host: Host) -> Judged:
 def _check_control(path: str, room: MutatedRoom, root: Path, baseline: Baseline) -> None:
     """The same file without a change has to survive its import."""
     same = Mutant(path, "", "", (0, 0), is_in_body=False, source=(root / path).read_text())
-    control = _imported(-1, same, room, root, baseline, CONTROL_S)
-    [(_, verdict)] = run_forks([control], 1, _after(room))
+    control = _Import(-1, same, room, root, baseline)
+    [(_, verdict)] = run_forks([control.trial(control.tests(CONTROL_S))], 1, _after(room))
     if verdict is not Verdict.SURVIVED:
         raise RuntimeError(f"{path} is imported without a change, and yet: {verdict}")
 
@@ -169,13 +171,39 @@ def _after(room: MutatedRoom) -> Callable[[int], None]:
     return drop_databases if room.with_postgres else nothing
 
 
-def _imported(
-    index: int, mutant: Mutant, room: MutatedRoom, root: Path, baseline: Baseline, budget_s: float = BUDGET_S
-) -> Task[int]:
-    tests = _chosen(mutant, root, baseline, budget_s)
-    limit = max(SECONDS_MIN, PATIENCE * sum(baseline.seconds[each] for each in tests)) + IMPORT_SECONDS_MAX
-    trial = ImportedTrial(root, mutant, room.options, tests)
-    return Task(index, trial, limit)
+class _Import(NamedTuple):
+    """A mutant that has to be imported."""
+
+    key: int
+    mutant: Mutant
+    room: MutatedRoom
+    root: Path
+    baseline: Baseline
+
+    def tests(self, budget_s: float = BUDGET_S) -> list[str]:
+        return _chosen(self.mutant, self.root, self.baseline, budget_s)
+
+    def trial(self, tests: Sequence[str]) -> Task[int]:
+        limit = max(SECONDS_MIN, PATIENCE * sum(self.baseline.seconds[each] for each in tests)) + IMPORT_SECONDS_MAX
+        return Task(self.key, ImportedTrial(self.root, self.mutant, self.room.options, tests), limit)
+
+
+def _judge_imports(imports: Sequence[_Import], jobs: int) -> Iterator[tuple[int, Verdict]]:
+    """First by a few tests: to collect all of them takes seconds, and most mutants fail soon."""
+    waiting = {each.key: each for each in imports}
+    after = _after(imports[0].room)
+    for key, verdict in run_forks((each.trial(_first_look(each.tests())) for each in imports), jobs, after):
+        if verdict in KILLED:
+            del waiting[key]
+            yield key, verdict
+    yield from run_surely((each.trial(each.tests()) for each in waiting.values()), jobs, after)
+
+
+def _first_look(tests: Sequence[str]) -> list[str]:
+    """The first of these tests, as far as they are in the two files that have most of them."""
+    first = tests[:FIRST_LOOK]
+    files = Counter(each.partition("::")[0] for each in first).most_common(2)
+    return [each for each in first if each.partition("::")[0] in dict(files)]
 
 
 def _chosen(mutant: Mutant, root: Path, baseline: Baseline, budget_s: float) -> list[str]:
