@@ -135,8 +135,7 @@ def _store_waiting(
     """Add positions for the lite topics of messages that were found and not granted."""
     locked = {each.found.group_key for each in grants}
     for client_id, each in left:
-        if each.group_key is None:
-            continue  # the message was redriven to the group, and has a delivery already
+        assert each.group_key is not None, "only messages of lite topics are left"
         offset = offset_of(each.row.message_key)
         known = fresh.waiting.setdefault(each.group_key, _Waiting(offset, client_id, is_held=False))
         if known.next_offset != offset:

@@ -81,12 +81,26 @@ def test_a_transaction_carries_so_many_for_all(store: OpenStore) -> None:
     assert len(store.receive(group, topic)) == 2
 
 
+def test_what_each_receive_of_several_leaves_out_comes_later(store: OpenStore) -> None:
+    topic = store.topic()
+    group = store.group(meets=[topic])
+    store.send(topic, [a_message(body=a_body(number, LARGE)) for number in range(10)])
+    several = store.do(receive.receive, *(a_receive(group, topic, 5, client_id=client) for client in "ab"))
+    assert [len(each.deliveries) for each in several] == [3, 3]  # type: ignore[union-attr]
+    assert len(store.receive(group, topic, 4)) == 3
+    assert len(store.receive(group, topic, 4)) == 1
+
+
 def test_so_do_receives_that_are_repeated(store: OpenStore) -> None:
     topic = store.topic()
     group = store.group(meets=[topic])
     store.send(topic, [a_message(body=a_body(number, LARGE)) for number in range(6)])
     receives = [a_receive(group, topic, 2, client_id=name, attempt_id=name) for name in "abc"]
     first = store.do(receive.receive, *receives)
+    for bytes_left, expected in ((0, [0, 0, 0]), (1, [2, 0, 0])):
+        store.answer_bytes = bytes_left
+        again = store.do(receive.receive, *receives)
+        assert [len(each.deliveries) for each in again] == expected  # type: ignore[union-attr]
     store.answer_bytes = 3 * LARGE
     again = store.do(receive.receive, *receives)
     assert [len(each.deliveries) for each in again] == [2, 2, 0]  # type: ignore[union-attr]
