@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from popserver.model.group import Group
 from popserver.model.names import Resource
 from popserver.model.retry import Holder
 from popserver.model.topic import MessageQueue, MessageType, Topic
+from popserver.receiving import filter_prefetch
 from popserver.receiving.batch import Judged, KeyRange, Receive
 from popserver.receiving.filter_fetch import FilterResults
 from popserver.receiving.filter_prefetch import FilterPrefetch
@@ -139,6 +141,75 @@ async def test_after_an_answer_that_was_not_full_it_judges_anew() -> None:
     prefetch.answered(request, 9)
     assert (await prefetch.ask(request)).judged == results(7).judged
     assert len(reads.enough) == 2
+
+
+async def test_after_an_answer_that_was_not_full_no_message_is_left_for_the_smallest_receive() -> None:
+    prefetch, _ = prefetch_of(results(100, is_all=True), results(7, is_all=True))
+    request = a_receive(1)
+    await prefetch.ask(request)
+    prefetch.answered(request, 0)
+    assert (await prefetch.ask(request)).judged == results(7).judged
+
+
+async def test_as_many_as_are_left_are_enough() -> None:
+    prefetch, reads = prefetch_of(results(20, is_all=True))
+    for _ in range(2):
+        await prefetch.ask(a_receive())
+    assert len(reads.enough) == 1
+
+
+def cheap(number: int) -> str:
+    """The text of a filter that is just cheap; `number` makes it another one."""
+    text = f"a = {number}" + " OR a = 1" * 20
+    assert sql.parse(text).size == 64
+    return text
+
+
+async def test_one_cheap_filter_and_one_expensive_one_are_asked_at_a_time() -> None:
+    prefetch, reads = prefetch_of(*[results(100, is_all=True)] * 4)
+    reads.gate.clear()
+    several = [cheap(1), cheap(2), f"NOT {cheap(3)}", f"NOT {cheap(4)}"]
+    asking = [asyncio.create_task(prefetch.ask(a_receive(wanted=each))) for each in several]
+    await turns()
+    assert len(reads.enough) == 2
+    reads.gate.set()
+    await asyncio.gather(*asking)
+    assert len(reads.enough) == 4
+
+
+@pytest.mark.parametrize(("spare", "prefetches"), [(0, 4), (1, 3)])
+async def test_results_are_kept_while_they_and_their_filters_fit_into_memory(
+    monkeypatch: pytest.MonkeyPatch, spare: int, prefetches: int
+) -> None:
+    assert 50 < filter_prefetch._CACHE_BYTES // filter_prefetch._BYTES_EACH < 100, "so many filters"
+    first, other = a_receive(wanted="a = 1"), a_receive(wanted=cheap(7))
+    memory = sum(filter_prefetch._BYTES_EACH + sql.parse(each).memory for each in ("a = 1", cheap(7)))
+    monkeypatch.setattr(filter_prefetch, "_CACHE_BYTES", memory - 1 + spare)
+    prefetch, reads = prefetch_of(*[results(100, is_all=True)] * 4)
+    for request in (first, other, first):
+        await prefetch.ask(request)
+        prefetch.answered(request, 10)
+    assert len(reads.enough) + 1 == prefetches
+
+
+async def test_a_failure_that_no_receive_waits_for_is_not_told() -> None:
+    unheard: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unheard.append(context))
+    prefetch, reads = prefetch_of(results(11), ZeroDivisionError(), results(11), results(99))
+    for _ in range(2):
+        request = a_receive()
+        await prefetch.ask(request)
+        await turns()
+        ahead, _ = prefetch._in_use[filter_prefetch._filter_key(request)]
+        if len(reads.enough) == 3:
+            reads.gate.clear()
+            prefetch._prefetch_task(ahead, request).cancel()
+        await turns()
+        prefetch.answered(request, 0)
+    del ahead, prefetch
+    gc.collect()
+    await turns()
+    assert unheard == []
 
 
 @pytest.mark.parametrize(
