@@ -142,11 +142,17 @@ class TestTheVerdicts:
     )
     def test_end_where_the_work_ends(self, judged: int, ones: KeyRange, twos: KeyRange, is_all: bool) -> None:
         cost = WANTED.cost(None, {"a": "1"})
-        work = Work(judged * cost)
-        found = filter_fetch.judge(fetched(self.KNOWN, self.NEXT, self.ROWS), work)
-        assert (found.judged.ranges[ONE], found.judged.ranges[TWO]) == (ones, twos)
-        assert found.is_all is is_all
-        assert work.left <= 0
+        for to_judge in (self.NEXT, self.NEXT[::-1]):
+            work = Work(judged * cost)
+            found = filter_fetch.judge(fetched(self.KNOWN, to_judge, self.ROWS), work)
+            assert (found.judged.ranges[ONE], found.judged.ranges[TWO]) == (ones, twos)
+            assert found.is_all is is_all
+            assert work.left <= 0
+
+    def test_of_the_first_message_of_a_range_is_enough_to_go_on(self) -> None:
+        rows = [a_message(ONE, 4, "1"), a_message(ONE, 5, "1")]
+        found = filter_fetch.judge(fetched(self.KNOWN, self.NEXT, rows), Work(1))
+        assert found.judged.ranges[ONE] == a_range(ONE, 2, 5, 3, 4)
 
     def test_of_open_message_groups_are_kept_while_they_may_be_needed(self) -> None:
         known_behind = {11: True, 12: False, 13: True}

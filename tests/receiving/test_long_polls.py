@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 import structlog
@@ -257,6 +258,65 @@ async def test_but_not_for_ever(broker: RunningBroker, monkeypatch: pytest.Monke
     with watched(broker.broker.engine.database, "UPDATE progress", time_passes):
         assert await broker.receive(wanted="B") == []
     assert looks[-1] - looks[0] == flow.SEARCH_MS, "no search begins later"
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+async def test_where_all_is_locked_it_looks_at_each_queue_and_then_pauses(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, is_locked: bool
+) -> None:
+    await broker.topic(queues=3)
+    searches: list[int] = []
+    pauses: list[int] = []
+
+    submit = broker.broker.engine.writer.submit
+
+    async def search(request: Any, **more: Any) -> Any:
+        if not isinstance(request, Receive):
+            return await submit(request, **more)
+        searches.append(request.searches)
+        return Received([], more=len(searches) < 8, is_locked=is_locked)
+
+    sleep = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        if seconds == flow.LOCKED_PAUSE_S:
+            pauses.append(len(searches))
+        await sleep(0)
+
+    monkeypatch.setattr(broker.broker.engine.writer, "submit", search)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    assert await broker.receive() == []
+    assert searches == [*range(8)]
+    assert pauses == ([3, 6] if is_locked else [])
+
+
+async def test_it_waits_for_memory_before_it_looks(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await broker.receive() == []
+    (first,) = await broker.send()
+    submit, searches = broker.broker.engine.writer.submit, []
+
+    async def search(request: Any, **more: Any) -> Any:
+        searches.extend([request] if isinstance(request, Receive) else [])
+        return await submit(request, **more)
+
+    monkeypatch.setattr(broker.broker.engine.writer, "submit", search)
+    undelivered, limit = broker.broker.engine.undelivered, broker.broker.engine.budgets["undelivered"].limit
+    undelivered.carry(limit)
+    receive = asyncio.create_task(broker.receive(poll_ms=15 * SECOND))
+    (second,) = await broker.send()
+    assert searches == [], "a later request was answered"
+    undelivered.carried(limit)
+    assert set(ids(await receive)) == {first.message_id, second.message_id}
+
+
+@pytest.mark.parametrize("wanted", ["*", "A || B"])
+async def test_the_memory_of_its_filter_is_counted_while_it_waits(broker: RunningBroker, wanted: str) -> None:
+    used = broker.broker.engine.budgets["filters"]
+    poll = await broker.poll(wanted=wanted)
+    assert (used.used > 0) is (wanted != "*")
+    await broker.broker.drain()
+    assert await poll == []
+    assert used.used == 0
 
 
 @pytest.mark.row("K9")

@@ -12,9 +12,9 @@ from popserver.catalog import groups
 from popserver.engine import wakeups
 from popserver.lite.flow import LiteAction
 from popserver.model.errors import BadRequest, ConsumerGroupNotFound, StoreUnavailable, TopicNotFound
-from popserver.model.group import LiteModel, Mode, NewGroup
-from popserver.model.names import Resource
-from popserver.model.topic import MessageType, NewTopic
+from popserver.model.group import Group, LiteModel, Mode, NewGroup
+from popserver.model.names import Resource, dead_letter_topic
+from popserver.model.topic import MessageType, NewTopic, Topic
 from popserver.pulling.rules import PullStatus
 from tests.pulling.test_held_pulls import held, pull
 from tests.support.builders import GROUP, TOPIC, a_message
@@ -66,6 +66,28 @@ async def test_a_repeated_receive_does_so_too(broker: RunningBroker, monkeypatch
 
 def have_ended(polls: list[asyncio.Task[Any]], count: int) -> bool:
     return sum(each.done() for each in polls) == count
+
+
+async def test_a_beat_does_not_ask_again_while_it_gets_no_answer(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.topic()
+    poll = await broker.poll(poll_ms=LONG_MS)
+    answers: list[Resource] = []
+    is_there = False
+
+    async def check_again(_group: Group, topic: Topic) -> None:
+        if not is_there:
+            raise StoreUnavailable("gone")
+        answers.append(topic.name)
+
+    monkeypatch.setattr(broker.broker.catalog, "check_again", check_again)
+    for _ in range(3):
+        await broker.advance(5 * SECOND)
+    is_there = True
+    await broker.advance(4 * SECOND)
+    assert answers == [TOPIC]
+    poll.cancel()
 
 
 @pytest.mark.row("A5")
@@ -306,6 +328,17 @@ async def test_it_ends_the_receive_of_a_lite_consumer(either_broker: RunningBrok
     again = await either_broker.poll(poll_ms=LONG_MS)
     (sent,) = await either_broker.send(lite_messages("one"))
     assert ids(await ended(again)) == [sent.message_id]
+
+
+async def test_a_group_of_lite_consumers_waits_for_its_dead_letters_as_others_do(broker: RunningBroker) -> None:
+    await broker.broker.catalog.create_topic(NewTopic(TOPIC, 1, (MessageType.LITE,)))
+    await broker.broker.catalog.create_group(NewGroup(GROUP, lite=LiteModel.SHARED))
+    await broker.broker.sessions.lite.sync(GROUP, TOPIC, "c1", LiteAction.PARTIAL_ADD, ["one"], None)
+    await broker.send(lite_messages("one"))
+    (held,) = await broker.receive()
+    poll = await broker.poll(poll_ms=LONG_MS, topic=dead_letter_topic(GROUP))
+    await broker.broker.forward_to_dead_letter_queue(GROUP, TOPIC, held.receipt_handle, ids([held])[0])
+    assert len(await ended(poll)) == 1
 
 
 async def test_a_held_pull_of_a_deleted_group_is_answered_empty(servers: SeveralBrokers) -> None:
