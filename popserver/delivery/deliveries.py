@@ -29,13 +29,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     CTE,
-    BigInteger,
     ColumnElement,
     Connection,
     Executable,
     FromClause,
     Select,
-    Text,
     and_,
     any_,
     bindparam,
@@ -381,9 +379,9 @@ _TAKE_BACK = (
     update(delivery)
     .where(tuple_(delivery.c.group_id, delivery.c.message_key).in_(_free_again))
     .values(
-        holder=bindparam("as_holder", type_=Text),
-        client_id=bindparam("by_client", type_=Text),
-        visible_at_ms=bindparam("until_ms", type_=BigInteger),
+        holder=bindparam("as_holder"),
+        client_id=bindparam("by_client"),
+        visible_at_ms=bindparam("until_ms"),
     )
     .returning(delivery.c.message_key)
 )
@@ -401,7 +399,7 @@ _RENEW = (
     .values(
         state=target(Event.CHANGE_INVISIBLE).value,
         hold_id=_RENEWED.c.successor,
-        visible_at_ms=bindparam("until_ms", type_=BigInteger),
+        visible_at_ms=bindparam("until_ms"),
     )
 )
 _CHANGE = PerDialect(
@@ -481,7 +479,7 @@ def _runs_of(dialect: Dialect, rows: CTE) -> Select[Any]:
     touched = select(rows.c.group_id, rows.c.queue_id, rows.c.topic_id, rows.c.message_group).distinct().cte("touched")
     run_length = length_of_run(dialect, touched, start_key(dialect, touched, touched.c.group_id))
     position = any_position(dialect, touched)
-    held = select(func.coalesce(func.sum(case((rows.c.is_held, 1), else_=0)), 0))
+    held = select(func.coalesce(func.sum(case((rows.c.is_held, 1))), 0))
     return select(
         held.scalar_subquery().label("held"),
         func.sum(run_length).label("all_of_runs"),
@@ -580,7 +578,7 @@ _GIVE_BACK = PerDialect(
             uncounted=delivery.c.uncounted + 1,
             # After this no receipt handle is valid, and neither is a repeated change of one.
             hold_id=NO_HOLD,
-            visible_at_ms=bindparam("now_ms", type_=BigInteger),
+            visible_at_ms=bindparam("now_ms"),
         )
     )
 )

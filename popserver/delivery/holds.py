@@ -167,9 +167,7 @@ _every_held = (
     .order_by(delivery.c.message_key)
 )
 _by_attempt = _every_held.where(delivery.c.attempt_id == bindparam("of_attempt"))
-_BY_ATTEMPTS = RowStatement(
-    AttemptRow, _every_held.where(delivery.c.attempt_id.in_(bindparam("of_attempts", expanding=True)))
-)
+_BY_ATTEMPTS = RowStatement(AttemptRow, _every_held.where(delivery.c.attempt_id.in_(bindparam("of_attempts"))))
 # A statement of its own, because SQLAlchemy makes the text of `_BY_ATTEMPTS` anew for each number of attempts.
 _BY_ATTEMPT = RowStatement(AttemptRow, _by_attempt)
 _bulk: Select[Any] = _by_attempt.where(delivery.c.holder == literal_column(f"'{Holder.SIMPLE}'"))

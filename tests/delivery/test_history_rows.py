@@ -16,6 +16,7 @@ from popserver.model.states import Event, State
 from popserver.model.topic import Topic, message_key
 from popserver.progress import skip as progress_skip
 from popserver.progress.skip import Skip
+from tests.delivery.delivery_rows import no_indexes
 from tests.support.open_store import START_MS, OpenStore, receipt_of
 from tests.support.redrive import redrive_all
 
@@ -111,6 +112,14 @@ class TestExpiry:
         assert history.expire(store.conn, 5, 1) == 0
         assert history.expire(store.conn, 5, 2) == 1
         assert [row[0] for row in rows(store)] == [9]
+
+    def test_the_first_rows_are_those_that_were_written_first(self, store: OpenStore, group: Group) -> None:
+        with no_indexes(store) as tx:
+            for key in (1, 2, 3):
+                record(tx, group, Event.ACK, [OTHER._replace(message_key=key)])
+            store.conn.exec_driver_sql("UPDATE history SET attempt = 9 WHERE message_key = 1")
+            assert history.expire(tx.conn, tx.now_ms + 1, 1) == 1
+            assert [row[2] for row in rows(store)] == [2, 3]
 
     def test_with_their_messages(self, store: OpenStore, tx: Transaction, group: Group) -> None:
         record(tx, group, Event.ACK, [OTHER._replace(message_key=key) for key in (3, 4, 5, 5, 6, 7)])

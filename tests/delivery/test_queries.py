@@ -9,7 +9,7 @@ import pytest
 from popserver.database.rows import encode_rows
 from popserver.delivery import delivered, deliveries, due, holds, ready
 from popserver.delivery.delivered import FirstRow, LiteRow, MessageGroupOfTopic
-from popserver.delivery.deliveries import DeliveryRow
+from popserver.delivery.deliveries import DeliveryRow, NewDelivery
 from popserver.delivery.holds import AttemptRow
 from popserver.delivery.ready import ReadyRow, RedrivenRow
 from popserver.engine.transaction import Transaction
@@ -30,6 +30,7 @@ from tests.delivery.delivery_rows import (
     TOPIC,
     Row,
     every_row,
+    no_indexes,
 )
 from tests.support.open_store import START_MS, OpenStore
 
@@ -101,10 +102,10 @@ class TestHolds:
             assert query(tx.conn, iter(wanted[:1])) == {NAMED[0]}
 
     def test_lock_granted(self, tx: Transaction) -> None:
-        named = [*RECEIPTS, *(each._replace(group_id=ANOTHER) for each in RECEIPTS[:30])]
+        named = [*RECEIPTS, *(each._replace(group_id=ANOTHER) for each in RECEIPTS)]
         wanted = {each[:2] for each in named}
         found = sorted((row for row in EVERY if row[:2] in wanted and row.is_current), key=lambda row: row[:2])
-        assert {row.group_id for row in found} >= {MINE}
+        assert {row.group_id for row in found} == {MINE, ANOTHER}
         assert holds.lock_granted(tx, named[::-1]) == shown(found)
         assert not holds.has_skipped_granted(tx, [Receipt(MINE, KEYS[0], OLD_HOLD + 1, 0)])
 
@@ -142,30 +143,35 @@ class TestHolds:
 
 
 class TestBlockingHeads:
-    """Of message groups `m0` to `m5`, each with a second message behind the first; their heads differ."""
+    """Of message groups `m9` to `m4`, each with a second message behind the first; their heads differ. In a later topic
+    is one more, `a`."""
 
     STATES = (HELD, READY, State.WAITING_RETRY, State.ACKED_PROVISIONALLY, HELD, State.ACKED_IN_TRANSACTION)
 
     @pytest.fixture
     def rows(self, store: OpenStore) -> Iterator[Transaction]:
-        store.database.begin(store.conn)
-        tx = Transaction.at(store.conn, START_MS)
+        hold = (HOLD, 5, "PUSH", "c1")
         made = [
-            deliveries.NewDelivery(
-                group_id, 10 * at + place, TOPIC, (state, HELD)[place], at + 9 * place, HOLD, 5, "PUSH", "c1", f"m{at}"
-            )
-            for group_id in (MINE, ANOTHER)
+            NewDelivery(group_id, first + 10 * at + place, TOPIC, (state, HELD)[place], attempt, *hold, f"m{9 - at}")
+            for group_id, first in ((MINE, 100), (ANOTHER, 100), (ANOTHER, 0))
             for at, state in enumerate(self.STATES)
-            for place in (0, 1)
+            for place, attempt in ((0, at // 2), (1, 9))
         ]
-        made.append(deliveries.NewDelivery(MINE, 500, TOPIC, HELD, 50, HOLD, 5, "PUSH", "c1", None))
-        deliveries.add(tx, made)
-        yield tx
-        store.conn.exec_driver_sql("ROLLBACK")
+        made.append(NewDelivery(MINE, 500, TOPIC, HELD, 50, *hold, None))
+        made.append(NewDelivery(MINE, 600, ELSEWHERE, HELD, 5, *hold, "a"))
+        with no_indexes(store) as tx:
+            deliveries.add(tx, made)
+            yield tx
 
     @pytest.mark.parametrize(
         ("groups_max", "limit", "expected", "count"),
-        [(9, 9, [50, 40, 20, 0], 4), (9, 2, [50, 40], 4), (3, 9, [20, 0], 2), (1, 9, [0], 1)],
+        [
+            (9, 9, [600, 140, 150, 120, 100], 5),
+            (9, 2, [600, 140], 5),
+            (6, 9, [140, 150, 120, 100], 4),
+            (3, 9, [140, 150], 2),
+            (1, 9, [150], 1),
+        ],
     )
     def test_those_with_the_most_attempts_first(
         self, rows: Transaction, groups_max: int, limit: int, expected: list[int], count: int
@@ -206,6 +212,9 @@ class TestDue:
         assert due.next_due_ms(tx.conn) == START_MS - 1
         found = [due.next_due_ms(tx.conn, LATER_MS + by) for by in (-999, -998, 0, 1, 2)]
         assert found == [START_MS + 1, LATER_MS, LATER_MS, LATER_MS + 1, None]
+        tx.conn.exec_driver_sql(f"UPDATE delivery SET visible_at_ms = {LATER_MS + 9} WHERE state = '{HELD}'")
+        tx.conn.exec_driver_sql(f"UPDATE delivery SET state = 'READY' WHERE state <> '{HELD}'")
+        assert due.next_due_ms(tx.conn) == LATER_MS + 9, "what is READY is not due"
 
     def test_overdue(self, tx: Transaction) -> None:
         timed = [row.visible_at_ms for row in EVERY if is_timed(row)]
@@ -268,7 +277,7 @@ class TestDelivered:
         deliveries.add(
             tx,
             [
-                deliveries.NewDelivery(group_id, (queue_id << 40) + at, TOPIC, READY, 1, 0, 1, "PUSH", "c1")
+                NewDelivery(group_id, (queue_id << 40) + at, TOPIC, READY, 1, 0, 1, "PUSH", "c1")
                 for group_id, queue_id, at in ((MINE, 5, 9), (MINE, 5, 4), (MINE, 6, 0), (ANOTHER, 5, 1))
             ],
         )

@@ -9,13 +9,20 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
+from popserver.database.rows import encode_rows
 from popserver.delivery import clear, delivered, deliveries, due, holds, ready
 from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.deliveries import DeliveryRow, NewDelivery
+from popserver.delivery.ready import RedrivenRow
 from popserver.engine.transaction import Transaction
+from popserver.lite import subscriptions
+from popserver.lite.subscriptions import SyncLite
+from popserver.model.group import LiteModel
 from popserver.model.handles import Receipt
 from popserver.model.retry import Holder
 from popserver.model.states import State
+from popserver.model.topic import MessageType, message_key
+from tests.support.lite_broker import lite_messages
 from tests.support.open_store import HOUR, START_MS, OpenStore
 
 pytestmark = pytest.mark.timeout(14)  # a statement that waits for a lock has no end
@@ -154,6 +161,44 @@ def test_a_query_locks_what_it_returns(store: OpenStore, others: tuple[Connectio
     store.database.begin(others[1])
     left = others[1].exec_driver_sql("SELECT message_key FROM delivery FOR UPDATE SKIP LOCKED").all()
     assert left == [], "all are locked now"
+
+
+def test_a_query_without_locks_finds_what_others_have_locked(
+    store: OpenStore, others: tuple[Connection, Connection]
+) -> None:
+    tx = fill(store, State.INFLIGHT, HOUR, Holder.SIMPLE, others[0])
+    assert holds.present(tx.conn, RECEIPTS) == {*KEYS}
+    assert keys(holds.by_bulk_attempt(tx.conn, GROUP, TOPIC, "a1", START_MS)) == KEYS
+    store.database.begin(others[1])
+    left = others[1].exec_driver_sql("SELECT message_key FROM delivery FOR UPDATE SKIP LOCKED").all()
+    assert keys(left) == [key for key in KEYS if key != LOCKED]
+
+
+def test_of_redriven_messages_only_the_deliveries_are_locked(
+    store: OpenStore, others: tuple[Connection, Connection]
+) -> None:
+    topic = store.topic(accepts=(MessageType.LITE,))
+    group = store.group(meets=[topic], lite=LiteModel.SHARED)
+    store.one(subscriptions.sync, SyncLite(group, topic, "c1", ("a",)))
+    store.send(topic, lite_messages("a", 1, topic.name))
+    key = message_key(topic.queues[0].queue_id, 0)
+    redriven = NewDelivery(group.group_id, key, topic.topic_id, State.READY, 1, 0, START_MS, Holder.PUSH, "")
+    deliveries.add(Transaction.at(store.conn, START_MS), [redriven])
+    names = {"group_id": group.group_id, "topic_id": topic.topic_id, "ready_from": 0, "limit": 9}
+    for each in (store.conn, *others):
+        store.database.begin(each)
+    for table in ("lite_subscription", "message"):
+        assert others[0].exec_driver_sql(f"SELECT 1 FROM {table} FOR UPDATE").all()
+    found = ready.lock_redriven(store.conn, names | {"subscribers": encode_rows([("c1",)])}, chooses=True)
+    assert found == [RedrivenRow(key, 1, "c1")]
+    assert others[1].exec_driver_sql("SELECT 1 FROM delivery FOR UPDATE SKIP LOCKED").all() == []
+
+
+def test_a_row_that_is_not_held_stays_free(store: OpenStore, others: tuple[Connection, Connection]) -> None:
+    tx = fill(store, State.READY, 0, Holder.SIMPLE, others[0])
+    assert deliveries.end_hold(tx, (GROUP, 1)) is None
+    store.database.begin(others[1])
+    assert others[1].exec_driver_sql("SELECT 1 FROM delivery WHERE message_key = 1 FOR UPDATE SKIP LOCKED").all()
 
 
 @pytest.mark.parametrize("name", CHANGES)

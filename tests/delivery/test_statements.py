@@ -11,12 +11,13 @@ import pytest
 
 from popserver.database.rows import encode_rows
 from popserver.delivery import deliveries
-from popserver.delivery.deliveries import DeliveryRow, Ending
+from popserver.delivery.deliveries import DeliveryRow, Ending, NewDelivery
 from popserver.engine.transaction import Transaction
 from popserver.model.handles import NO_HOLD
 from popserver.model.retry import Holder
-from popserver.model.states import Event, State, sources, target
+from popserver.model.states import STORED, Event, State, sources, target
 from tests.delivery.delivery_rows import (
+    ANOTHER,
     EVERY,
     HOLD,
     HOLDS,
@@ -25,9 +26,11 @@ from tests.delivery.delivery_rows import (
     LATER_MS,
     MINE,
     NAMED,
+    OLD_HOLD,
     TOPIC,
     Row,
     every_row,
+    no_indexes,
     now,
 )
 from tests.support.open_store import START_MS, OpenStore
@@ -146,6 +149,60 @@ def test_a_commit_says_whether_it_has_changed_anything(tx: Transaction, count: i
     assert tx.has_written is (count > 0)
     assert deliveries.commit(tx, MINE, [(key, HOLD) for key in keys[:count]]) == 0
     assert tx.has_written is (count > 0), "what was committed before stays so"
+
+
+class TestWholeRuns:
+    """Of MINE; in another group, messages of the same keys are in message groups with the same names."""
+
+    @pytest.fixture
+    def empty(self, store: OpenStore) -> Iterator[Transaction]:
+        with no_indexes(store) as opened:
+            yield opened
+
+    def held(self, tx: Transaction, *rows: Row) -> list[tuple[int, int, int, int]]:
+        """The rows are stored; their holds."""
+        for group_id in (ANOTHER, MINE):
+            deliveries.add(tx, [NewDelivery(*row._replace(group_id=group_id)[:11]) for row in rows])
+        return [(MINE, row.message_key, HOLD, 0) for row in rows]
+
+    @pytest.mark.parametrize(
+        ("state", "by_ms", "hold_id", "message_group"),
+        [
+            *((state, 1, HOLD, "g") for state in STORED),
+            (HELD, 0, HOLD, "g"),
+            (HELD, 1, OLD_HOLD, "g"),
+            (HELD, 1, HOLD, None),
+        ],
+    )
+    def test_of_current_holds(
+        self, empty: Transaction, state: State, by_ms: int, hold_id: int, message_group: str | None
+    ) -> None:
+        first = Row(MINE, 1, TOPIC, HELD, 1, HOLD, LATER_MS, "PUSH", "c1", "g", None, 0)
+        second = first._replace(message_key=2, state=state, hold_id=hold_id, visible_at_ms=START_MS + by_ms)
+        done = deliveries.commit_whole_runs(
+            empty, self.held(empty, first, second._replace(message_group=message_group))
+        )
+        is_held = state in sources(Event.ACK) and by_ms > 0 and hold_id == HOLD and message_group is not None
+        assert (done.held, done.topics, done.first_topic, done.last_topic) == (1 + is_held, 1, TOPIC, TOPIC)
+        assert done.ended == (2 if is_held else 0)
+        assert [row[:2] for row in now(empty)] == ([] if is_held else [(MINE, 1), (MINE, 2)]) + [
+            (ANOTHER, 1),
+            (ANOTHER, 2),
+        ]
+
+    @pytest.mark.parametrize("count", [1, 2, 3])
+    def test_in_as_many_topics_as_an_answer_names(self, empty: Transaction, count: int) -> None:
+        row = Row(MINE, 1, TOPIC, HELD, 1, HOLD, LATER_MS, "PUSH", "c1", "g", None, 0)
+        rows = [row._replace(message_key=1 + at, topic_id=TOPIC + at) for at in range(count)]
+        done = deliveries.commit_whole_runs(empty, self.held(empty, *rows))
+        assert done[:2] == (count, count)
+        assert done[3:6] == (count, TOPIC, TOPIC + count - 1)
+        assert done.ended == (count if count <= deliveries.TOPICS_OF_RUNS_MAX else 0)
+        assert len(now(empty)) == 2 * count - done.ended
+
+    def test_of_messages_that_have_no_rows(self, empty: Transaction) -> None:
+        done = deliveries.commit_whole_runs(empty, [(MINE, 1, HOLD, 0)])
+        assert (done.held, done.topics, done.ended) == (0, 0, 0)
 
 
 def test_mark_acked(tx: Transaction) -> None:
