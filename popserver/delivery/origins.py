@@ -17,6 +17,9 @@ from popserver.messages import by_key, dead_letters
 from popserver.model.names import RETRY_PREFIX, Resource, is_system_derived
 from popserver.model.topic import queue_of
 
+_Step = tuple[Resource | None, int]
+_UNKNOWN: _Step = None, 0
+
 
 def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]:
     """All topics that these messages were in before their current one.
@@ -30,11 +33,11 @@ def topics_behind(conn: Connection, keys: Sequence[int]) -> set[Resource | None]
         steps = _steps(conn, keys)
         found.update(topic for topic, _ in steps)
         # A topic that producers send to is the first one.
-        keys = [key for topic, key in steps if key and topic and is_system_derived(topic.name) and key not in seen]
+        keys = [key for topic, key in steps if topic and is_system_derived(topic.name) and key not in seen]
     return found
 
 
-def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None, int]]:
+def _steps(conn: Connection, keys: Sequence[int]) -> list[_Step]:
     """One step back from each message: the topic and its key there. A message of an ordinary topic has no step."""
     heads = by_key.heads(conn, keys)
     known = names_by_id(conn, {row.topic_id for row in heads.values()})
@@ -47,14 +50,14 @@ def _steps(conn: Connection, keys: Sequence[int]) -> list[tuple[Resource | None,
     topics = _topics_of(conn, (each.origin_key for each in retries.values() if each is not None))
     letters = dead_letters.of_copies(conn, topic_of.keys() - retries.keys())
     names = names_by_id(conn, {each.origin_topic_id for each in letters.values()})
-    steps: list[tuple[Resource | None, int]] = [(None, 0)] * len(set(keys) - topic_of.keys())
+    steps = [_UNKNOWN] * len(set(keys) - topic_of.keys())
     for key, topic in topic_of.items():
         if key in retries:
             lineage = retries[key]
-            steps.append((None, 0) if lineage is None else _first_topic_and_key(topic, lineage, topics))
+            steps.append(_UNKNOWN if lineage is None else _first_topic_and_key(topic, lineage, topics))
         elif is_system_derived(topic.name):
             letter = letters.get(key)
-            steps.append((None, 0) if letter is None else (names.get(letter.origin_topic_id), letter.origin_key))
+            steps.append(_UNKNOWN if letter is None else (names.get(letter.origin_topic_id), letter.origin_key))
     return steps
 
 
