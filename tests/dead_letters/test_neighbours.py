@@ -36,6 +36,8 @@ from tests.support.redrive import (
 )
 from tests.support.send_back import commit, fail_again, hand_back, pull_group, retries, retries_of
 
+pytestmark = pytest.mark.timeout(14)  # what goes in steps may have no end
+
 
 @pytest.fixture
 def topic(store: OpenStore) -> Topic:

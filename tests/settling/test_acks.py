@@ -20,6 +20,8 @@ from tests.support.builders import in_order
 from tests.support.open_store import MINUTE, START_MS, OpenStore, receipt_of
 from tests.support.plans import Plans
 
+pytestmark = pytest.mark.timeout(14)  # what is outdated is repeated, without end
+
 
 @pytest.fixture
 def topic(store: OpenStore) -> Topic:
