@@ -17,6 +17,8 @@ from tests.support.open_store import SECOND, START_MS, OpenStore
 from tests.support.progress import ORDERED, reset
 from tests.support.pulls import trim
 
+pytestmark = pytest.mark.timeout(14)  # a statement that waits for a lock has no end
+
 COUNTS = (5, 3, 0, 4)  # messages in each queue
 AT = (1, 3, 0, 2)  # the group's progress: nothing is left in the second and the third queue
 
@@ -196,6 +198,8 @@ class TestEnough:
                 f"SELECT 1 FROM progress WHERE group_id = {group.group_id} AND queue_id = {topic.queues[0].queue_id}"
                 " FOR UPDATE"
             )
+            # A send locks the queue, and hinders no reader.
+            other.exec_driver_sql(f"SELECT 1 FROM queue WHERE queue_id = {topic.queues[3].queue_id} FOR UPDATE")
             store.database.begin(store.conn)
             assert found(store, ENOUGH_QUEUES, group, topic, enough=9, turn=0) == expected(group, topic, [3])
             for takes_groups in (True, False):

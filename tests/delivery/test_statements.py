@@ -67,6 +67,13 @@ def test_the_rows_are_there(tx: Transaction) -> None:
     assert now(tx) == EVERY
 
 
+def test_a_new_row_is_in_no_message_group_and_of_no_attempt(tx: Transaction) -> None:
+    """Unless these are named; an empty name would be a message group."""
+    deliveries.add(tx, [NewDelivery(*EVERY[0]._replace(group_id=99)[:9])])
+    (row,) = (row for row in now(tx) if row.group_id == 99)
+    assert (row.message_group, row.attempt_id) == (None, None)
+
+
 def test_grant_again(tx: Transaction) -> None:
     grants = [(MINE, key, HOLD + key, LATER_MS + key, "PUSH", f"c{key}", "g", f"a{key}") for key in NAMED]
     deliveries.grant_again(tx, encode_rows(grants))
@@ -199,7 +206,7 @@ class TestWholeRuns:
         done = deliveries.commit_whole_runs(empty, self.held(empty, *rows))
         assert done[:2] == (count, count)
         assert done[3:6] == (count, TOPIC, TOPIC + count - 1)
-        assert done.ended == (count if count <= deliveries.TOPICS_OF_RUNS_MAX else 0)
+        assert done.ended == (count if count <= 2 else 0)
         assert len(now(empty)) == 2 * count - done.ended
 
     def test_of_messages_that_have_no_rows(self, empty: Transaction) -> None:
