@@ -228,6 +228,7 @@ class TestDue:
         assert not due.is_acked_by_a_user(tx.conn)
         tx.conn.exec_driver_sql(f"UPDATE delivery SET visible_at_ms = {visible_at_ms} WHERE state = '{state}'")
         assert due.is_acked_by_a_user(tx.conn) is (state in TIMED and visible_at_ms == 0)
+        assert due.next_due_ms(tx.conn) == (visible_at_ms if state in TIMED else START_MS - 1)
 
 
 class TestDelivered:
