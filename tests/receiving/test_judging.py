@@ -179,7 +179,7 @@ async def test_what_is_urgent_goes_before_what_the_filter_was_asked_about_earlie
 async def test_a_receive_that_fails_after_its_filter_was_asked_says_why(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (sent,) = await broker.send([a_message(properties={"a": "1"})])
+    await broker.send([a_message(properties={"a": "1"})])
     submit = broker.broker.engine.writer.submit
 
     def refuse(request: Any, **more: Any) -> Any:
@@ -188,12 +188,19 @@ async def test_a_receive_that_fails_after_its_filter_was_asked_says_why(
         return submit(request, **more)
 
     wanted = filters_sql.parse("a = 1")
+    answered = broker.broker.consuming.polls._filter_prefetch.answered
+    granted: list[int] = []
+    monkeypatch.setattr(
+        broker.broker.consuming.polls._filter_prefetch,
+        "answered",
+        lambda request, count: (granted.append(count), answered(request, count)),
+    )
     with monkeypatch.context() as without_store:
         without_store.setattr(broker.broker.engine.writer, "submit", refuse)
         with pytest.raises(StoreUnavailable, match="gone"):
             await receive(broker, wanted)
     assert await receive(broker, wanted) == [b"body"]
-    assert sent.message_id
+    assert granted == [0, 1]
 
 
 def test_a_filter_is_not_asked_about_more_than_is_needed(store: OpenStore) -> None:

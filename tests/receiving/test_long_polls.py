@@ -273,6 +273,7 @@ async def test_where_all_is_locked_it_looks_at_each_queue_and_then_pauses(
     async def search(request: Any, **more: Any) -> Any:
         if not isinstance(request, Receive):
             return await submit(request, **more)
+        assert more == {"answers": 32, "frames": 32}
         searches.append(request.searches)
         return Received([], more=len(searches) < 8, is_locked=is_locked)
 
@@ -354,6 +355,29 @@ async def test_a_woken_poll_that_dies_hands_on_what_it_was_woken_for(broker: Run
         assert ids(await next_one) == [sent.message_id]
 
 
+async def test_a_beat_is_handed_on_as_a_beat(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look at a beat may fail without an end of the wait."""
+    monkeypatch.setattr(wakeups, "BEAT_POLLS_MAX", 1)
+    dying, next_one = await broker.poll(client_id="dying"), await broker.poll(client_id="next")
+    looks: list[str] = []
+    look = broker.broker.consuming.polls._take
+
+    async def fail(request: Receive, _key: PollKey) -> Received:
+        looks.append(request.client_id)
+        if len(looks) == 1:
+            return await asyncio.Future()
+        raise Internal
+
+    monkeypatch.setattr(broker.broker.consuming.polls, "_take", fail)
+    await broker.advance(5 * SECOND)
+    await until(lambda: looks == ["dying"])
+    dying.cancel()
+    await until(lambda: looks == ["dying", "next"])
+    monkeypatch.setattr(broker.broker.consuming.polls, "_take", look)
+    (sent,) = await broker.send()
+    assert ids(await next_one) == [sent.message_id]
+
+
 async def test_what_a_receive_may_have_been_granted_comes_again_soon(sqlite_url: str) -> None:
     """Its COMMIT was done, but nobody heard of it: the hold would last for an hour."""
     async with running_broker(sqlite_url) as broker:
@@ -387,22 +411,29 @@ class TestAClientThatLeaves:
             await broker.advance(SECOND)
             assert ids(await here) == [sent.message_id]
 
-    async def test_while_its_grant_is_being_committed_the_messages_come_back(self, broker: RunningBroker) -> None:
-        (sent,) = await broker.send()
-        await broker.broker.catalog.subscription(GROUP, TOPIC)
+    @pytest.mark.parametrize("is_heard", [True, False])
+    async def test_while_its_grant_is_being_committed_the_messages_come_back(
+        self, sqlite_url: str, is_heard: bool
+    ) -> None:
+        """Also if the COMMIT is done and nobody hears of it."""
         reached, gate = threading.Event(), threading.Event()
 
         def hold_the_commit() -> None:
             reached.set()
             gate.wait(60)
 
-        with watched(broker.broker.engine.database, "COMMIT", hold_the_commit):
-            poll = asyncio.create_task(broker.receive(invisible_ms=3_600_000))
-            await until(reached.is_set)
-            poll.cancel()
-            await asyncio.gather(poll, return_exceptions=True)
-            gate.set()
-            await broker.broker.settle()
-        assert set((await broker.states()).values()) == {State.READY}
-        (again,) = await broker.receive()
-        assert (again.stored.message.message_id, again.attempt) == (sent.message_id, 1), "nobody ever got it"
+        async with running_broker(sqlite_url) as broker:
+            (sent,) = await broker.send()
+            await broker.broker.catalog.subscription(GROUP, TOPIC)
+            if not is_heard:
+                unheard_commit(broker.broker)
+            with watched(broker.broker.engine.database, "COMMIT", hold_the_commit):
+                poll = asyncio.create_task(broker.receive(invisible_ms=3_600_000))
+                await until(reached.is_set)
+                poll.cancel()
+                await asyncio.gather(poll, return_exceptions=True)
+                gate.set()
+                await broker.broker.settle()
+            assert set((await broker.states()).values()) == {State.READY}
+            (again,) = await broker.receive()
+            assert (again.stored.message.message_id, again.attempt) == (sent.message_id, 1), "nobody ever got it"
