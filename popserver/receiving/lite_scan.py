@@ -89,7 +89,7 @@ def find(tx: Transaction, batch: ReceiveBatch, several: Sequence[Receive]) -> Fo
     def of(client_id: str) -> list[Candidate]:
         again = load_again(tx, batch, passed.again.get(client_id, ()))
         in_groups = (each for open_group in passed.open_groups.get(client_id, ()) for each in open_group.found)
-        return [*again, *in_groups, *fresh.found.get(client_id, ())]
+        return [*again, *in_groups, *fresh.found[client_id]]
 
     return Found(
         [Portion(client_id, receives, of(client_id)) for client_id, receives in clients.items()],

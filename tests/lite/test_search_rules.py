@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from popserver.delivery.ready import RedrivenRow
 from popserver.fifo.positions import MessageGroupKey, Opened
 from popserver.filters import tags
 from popserver.model.group import ConsumeFrom, Group, HistoryLevel, LiteModel
@@ -45,12 +46,17 @@ def an_open_group(lite_topic: str, *, has_found: bool = True, next_offset: int |
 
 
 def a_search(
-    *several: Receive, capacities: dict[str, int] | None = None, open_groups: dict[str, list[OpenGroup]] | None = None
+    *several: Receive,
+    capacities: dict[str, int] | None = None,
+    open_groups: dict[str, list[OpenGroup]] | None = None,
+    again: dict[str, list[RedrivenRow]] | None = None,
 ) -> _LiteSearch:
     batch = receive_batch_of(several)
     clients = lite.clients_of(batch, several)
     wanted = {each: sum(one.batch_size for one in receives) for each, receives in clients.items()}
-    passed = LiteFound([], open_groups or {}, {}, wanted if capacities is None else capacities, left_over=False)
+    passed = LiteFound(
+        [], open_groups or {}, again or {}, wanted if capacities is None else capacities, left_over=False
+    )
     return _LiteSearch(batch, clients, passed)
 
 
@@ -151,11 +157,15 @@ class TestASearchEnds:
         search.take(QUEUE, [row(at, f"x{at}", "a") for at in range(31)])
         search.take(QUEUE, [row(100 + at, f"y{at}", "c") for at in range(20)])
         assert (search.needed, search.is_enough) == (1, False)
-        open_groups = {"b": [an_open_group("z")]}
-        search = a_search(a_receive("a", 31), a_receive("b", 1), open_groups=open_groups)
-        search.take(QUEUE, [row(at, f"x{at}", "a") for at in range(31)])
-        search.take(QUEUE, [row(100 + at, f"y{at}", "c") for at in range(20)])
-        assert search.is_enough
+        found: tuple[dict[str, Any], ...] = (
+            {"open_groups": {"b": [an_open_group("z")]}},
+            {"again": {"b": [RedrivenRow(message_key(QUEUE, 7), 0, "b")]}},
+        )
+        for each in found:
+            search = a_search(a_receive("a", 31), a_receive("b", 1), **each)
+            search.take(QUEUE, [row(at, f"x{at}", "a") for at in range(31)])
+            search.take(QUEUE, [row(100 + at, f"y{at}", "c") for at in range(20)])
+            assert search.is_enough
 
 
 class TestClients:
@@ -183,4 +193,6 @@ class TestClients:
 
 
 def test_a_read_asks_for_enough_rows() -> None:
+    needed = a_search(a_receive("a", 100)).needed
+    assert lite_scan._READ_PER_NEEDED * needed == 100
     assert (lite_scan._READ_MIN, lite_scan._SCANNED_MAX) == (64, 2_000)

@@ -16,12 +16,13 @@ from popserver.messages.by_key import DEFERRED, SMALL_BODY_BYTES
 from popserver.model.group import Group, LiteModel
 from popserver.model.message import Delivery
 from popserver.model.topic import MessageType, Topic, queue_of_group
-from popserver.receiving import lite, receive
-from popserver.receiving.batch import Receive, Received
+from popserver.receiving import lite, lite_scan, receive
+from popserver.receiving.batch import Found, Receive, Received
 from popserver.receiving.lite import LiteFound
-from tests.support.lite_broker import lite_messages
+from tests.support.lite_broker import lite_messages, lite_topics_of
 from tests.support.locked_rows import locked
 from tests.support.open_store import START_MS, OpenStore, a_receive
+from tests.support.progress import offsets_of
 from tests.support.redrive import give_up, redrive_all
 
 LARGE = bytes(SMALL_BODY_BYTES + 1)
@@ -84,6 +85,17 @@ def found_behind(store: OpenStore, *several: Receive) -> LiteFound:
     batch = receive.receive_batch_of(several)
     with rolled_back(store) as tx:
         return lite.find(tx, batch, lite.clients_of(batch, several))
+
+
+def found_by(store: OpenStore, *several: Receive) -> Found:
+    """All that a search finds."""
+    with rolled_back(store) as tx:
+        return lite_scan.find(tx, receive.receive_batch_of(several), several)
+
+
+def progress_of(store: OpenStore) -> int:
+    """How many messages the scan has passed."""
+    return int(store.one_value("SELECT SUM(next_offset) FROM progress"))
 
 
 def lite_topics_found(found: LiteFound, client_id: str) -> list[tuple[str, int]]:
@@ -202,6 +214,109 @@ class TestOpenLiteTopics:
         assert store.rows("SELECT 1 FROM message_group_progress") == []
 
 
+class TestNewMessages:
+    @pytest.mark.parametrize(("sent", "is_left"), [((1, 0), False), ((2, 0), True), ((1, 1), True), ((0, 0), False)])
+    def test_may_be_left_if_a_client_gets_as_many_as_it_wants(
+        self, store: OpenStore, topic: Topic, group: Group, sent: tuple[int, int], is_left: bool
+    ) -> None:
+        names = one_of_each_queue(topic)
+        subscribe(store, group, topic, "one", *names)
+        for name, count in zip(names, sent, strict=True):
+            store.send(topic, lite_messages(name, count, topic.name))
+        found = found_by(store, a_receive(group, topic, 1, client_id="one"))
+        assert len(found.portions[0].found) == min(1, sum(sent))
+        assert found.left_over is is_left
+
+    @pytest.mark.parametrize(("most", "read"), [(1, 2), (2, 2), (3, 3), (4, 4), (9, 4)])
+    def test_of_others_are_read_up_to_a_maximum(
+        self, store: OpenStore, monkeypatch: pytest.MonkeyPatch, most: int, read: int
+    ) -> None:
+        """Between two queues the search may end."""
+        monkeypatch.setattr(lite_scan, "_SCANNED_MAX", most)
+        topic = store.topic(queues=3, accepts=(MessageType.LITE,))
+        group = store.group(meets=[topic], lite=LiteModel.SHARED)
+        for name, count in zip(one_of_each_queue(topic), (2, 1, 1), strict=True):
+            send(store, topic, name, count=count)
+        assert received(store, a_receive(group, topic, client_id="one")) == (0, read < 4)
+        assert progress_of(store) == read
+
+    @pytest.mark.parametrize(("wanted", "read"), [(1, 64), (64, 64), (65, 65), (70, 70)])
+    def test_of_others_are_read_in_steps(
+        self, store: OpenStore, topic: Topic, group: Group, wanted: int, read: int
+    ) -> None:
+        send(store, topic, "a", count=71)
+        assert received(store, a_receive(group, topic, wanted, client_id="one")) == (0, True)
+        assert progress_of(store) == read
+
+    def test_that_retention_has_removed_are_passed(self, store: OpenStore, topic: Topic, group: Group) -> None:
+        subscribe(store, group, topic, "one", "a")
+        send(store, topic, "a", count=2)
+        store.now_ms += 10_000
+        store.one(retention.retain, retention.Retain(store.now_ms - 1))
+        assert received(store, a_receive(group, topic, client_id="one")) == (0, False)
+        send(store, topic, "a")
+        assert received(store, a_receive(group, topic, client_id="one")) == (1, False)
+
+    def test_that_a_receive_cannot_take_wait_before_later_ones(
+        self, store: OpenStore, topic: Topic, group: Group
+    ) -> None:
+        """A lite topic goes to one receive of a client, so the second one leaves the second message."""
+        subscribe(store, group, topic, "one", "a")
+        send(store, topic, "a", count=4)
+        several = [a_receive(group, topic, size, client_id=each) for each, size in (("one", 1), ("one", 1), ("two", 9))]
+        answers = [each for each in store.do(receive.receive, *several) if isinstance(each, Received)]
+        assert [len(each.deliveries) for each in answers] == [1, 0, 0]
+        store.ack(group, *answers[0].deliveries)
+        rest = store.receive(group, topic, client_id="one")
+        assert offsets_of(rest) == [1, 2, 3]
+
+    def test_with_large_bodies_are_read_when_they_are_granted(
+        self, store: OpenStore, topic: Topic, group: Group
+    ) -> None:
+        subscribe(store, group, topic, "one", "a")
+        send(store, topic, "a", body=LARGE)
+        request = a_receive(group, topic, client_id="one")
+        assert [each.row.body for each in found_by(store, request).portions[0].found] == [DEFERRED]
+        (held,) = store.receive(group, topic, client_id="one")
+        assert (held.stored.message.body, held.attempt) == (LARGE, 1)
+
+    def test_do_not_wait_for_another_group(self, store: OpenStore, topic: Topic, group: Group) -> None:
+        """It holds messages of one lite topic, and has not read those of another one."""
+        other = store.group("other", meets=[topic], lite=LiteModel.SHARED)
+        subscribe(store, other, topic, "theirs", "a", "b")
+        subscribe(store, group, topic, "one", "a", "b")
+        send(store, topic, "a")
+        assert lite_topics_of(store.receive(other, topic, client_id="theirs")) == ["a"]
+        passed(store, other, topic, "b")
+        held = store.receive(group, topic, client_id="one")
+        assert sorted(map(str, lite_topics_of(held))) == ["a", "b"]
+        assert lite_topics_of(store.receive(other, topic, client_id="theirs")) == ["b"]
+
+    def test_do_not_wait_for_a_lite_topic_of_the_same_name(self, store: OpenStore, topic: Topic, group: Group) -> None:
+        """In another topic the group holds messages of one, and has not read those of the other one."""
+        other = store.topic("other", queues=2, accepts=(MessageType.LITE,))
+        store.meet(group, other)
+        for each in (topic, other):
+            subscribe(store, group, each, "one", "a", "b")
+        send(store, other, "a")
+        assert lite_topics_of(store.receive(group, other, client_id="one")) == ["a"]
+        passed(store, group, other, "b")
+        send(store, topic, "a", "b")
+        assert sorted(map(str, lite_topics_of(store.receive(group, topic, client_id="one")))) == ["a", "b"]
+
+    def test_wait_for_those_that_are_held_or_behind(self, store: OpenStore, topic: Topic, group: Group) -> None:
+        subscribe(store, group, topic, "one", "a", "b")
+        send(store, topic, "a")
+        (held,) = store.receive(group, topic, client_id="one")
+        passed(store, group, topic, "b")
+        send(store, topic, "a", "b")
+        assert store.receive(group, topic, client_id="nobody") == []
+        got = store.receive(group, topic, client_id="one")
+        assert lite_topics_of(got) == ["b", "b"]
+        assert store.ack(group, held) == [None]
+        assert lite_topics_of(store.receive(group, topic, client_id="one")) == ["a"]
+
+
 class TestQueuesOfAnotherServer:
     def test_have_messages_left(self, store: OpenStore, other: OpenStore, topic: Topic, group: Group) -> None:
         subscribe(store, group, topic, "one", "a")
@@ -240,5 +355,4 @@ class TestQueuesOfAnotherServer:
 def one_of_each_queue(topic: Topic) -> Sequence[str]:
     """A lite topic of each queue of the topic."""
     by_queue = {queue_of_group(topic, name).queue_id: name for name in "abcdefghijkl"}
-    assert len(by_queue) == len(topic.queues)
-    return list(by_queue.values())
+    return [by_queue[queue.queue_id] for queue in topic.queues]
