@@ -52,6 +52,19 @@ async def test_a_group_that_has_not_read_so_far_gets_no_expired_ones(lite: LiteB
     assert await lite.take() == later
 
 
+async def test_one_that_remains_is_delivered_from_its_first_message_on(lite: LiteBroker) -> None:
+    """Also to a group that reads its queue after others have expired there."""
+    await lite.broker.catalog.update_topic(TOPIC, lite_expires_ms=HOUR_MS)
+    await lite.sync("a")
+    first, *_ = await lite.send_lite("a", *"bcdef")
+    await lite.advance(HOUR_MS // 2)
+    (second,) = await lite.send_lite("a")
+    await lite.advance(HOUR_MS // 2 + 60_001)
+    assert await names(lite) == ["a"]
+    await lite.sync("a", "b")
+    assert await lite.take() == [first, second]
+
+
 async def test_an_offset_option_leads_to_no_message_of_an_expired_one(lite: LiteBroker) -> None:
     await lite.broker.catalog.update_topic(TOPIC, lite_expires_ms=HOUR_MS)
     await lite.sync("a")
