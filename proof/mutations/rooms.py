@@ -99,6 +99,7 @@ ROOMS: dict[str, MutatedRoom] = {
             "tests/lite/test_operators.py",
             "tests/rocketmq_admin/test_groups.py",
         ),
+        is_core=True,
         with_postgres=True,
     ),
     "settling": MutatedRoom(
