@@ -88,7 +88,7 @@ def test_without_a_free_queue_nothing_is_redriven(
 def test_a_queue_that_is_locked_is_left_out(store: OpenStore, other: OpenStore, topic: Topic, group: Group) -> None:
     die(store, group, topic, 2)
     target = store.topic("target", queues=2)
-    # A statement that takes a locked queue all the same fails, and does not wait for ever.
+    # A statement that would wait for a locked queue fails soon.
     store.conn.exec_driver_sql("SET lock_timeout = '100ms'")
     with locked(other, queues_of(store, "target", "0")):
         assert redrive_all(store, group, target=target) == (2, 0)

@@ -30,7 +30,7 @@ def key_of(topic: Topic, offset: int = 0) -> int:
 
 
 def a_retry(store: OpenStore, group: Group, topic: Topic) -> int:
-    """The key of the copy of a message that failed once."""
+    """Let a message fail once. Returns the key of its copy."""
     store.send(topic, 2)
     assert hand_back(store, group, topic, delay_level=1) is False
     store.end_due(after_ms=HOUR)
@@ -38,7 +38,7 @@ def a_retry(store: OpenStore, group: Group, topic: Topic) -> int:
 
 
 def a_letter(store: OpenStore, group: Group, topic: Topic, offset: int = 1) -> int:
-    """The key of the copy of a message that died."""
+    """Let a message die. Returns the key of its copy."""
     if not is_system_derived(topic.name.name):
         store.send(topic, 2)
     assert hand_back(store, group, topic, offset, delay_level=-1) is True

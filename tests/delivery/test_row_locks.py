@@ -15,14 +15,12 @@ from popserver.delivery.clear import GroupInQueue
 from popserver.delivery.deliveries import DeliveryRow, NewDelivery
 from popserver.delivery.ready import RedrivenRow
 from popserver.engine.transaction import Transaction
-from popserver.lite import subscriptions
-from popserver.lite.subscriptions import SyncLite
 from popserver.model.group import LiteModel
 from popserver.model.handles import Receipt
 from popserver.model.retry import Holder
 from popserver.model.states import State
 from popserver.model.topic import MessageType, message_key
-from tests.support.lite_broker import lite_messages
+from tests.support.lite_broker import lite_messages, subscribe
 from tests.support.open_store import HOUR, START_MS, OpenStore
 
 pytestmark = pytest.mark.timeout(14)  # a statement that waits for a lock has no end
@@ -179,7 +177,7 @@ def test_of_redriven_messages_only_the_deliveries_are_locked(
 ) -> None:
     topic = store.topic(accepts=(MessageType.LITE,))
     group = store.group(meets=[topic], lite=LiteModel.SHARED)
-    store.one(subscriptions.sync, SyncLite(group, topic, "c1", ("a",)))
+    subscribe(store, group, topic, "c1", "a")
     store.send(topic, lite_messages("a", 1, topic.name))
     key = message_key(topic.queues[0].queue_id, 0)
     redriven = NewDelivery(group.group_id, key, topic.topic_id, State.READY, 1, 0, START_MS, Holder.PUSH, "")

@@ -9,7 +9,7 @@ from popserver.lite.subscriptions import SyncLite
 from popserver.model.group import Group, LiteModel
 from popserver.model.states import State
 from popserver.model.topic import MessageType, Topic
-from tests.support.lite_broker import lite_messages
+from tests.support.lite_broker import lite_messages, subscribe
 from tests.support.open_store import OpenStore, ids
 from tests.support.redrive import give_up, letters, redrive_all
 
@@ -22,10 +22,6 @@ def topic(store: OpenStore) -> Topic:
 @pytest.fixture
 def group(store: OpenStore, topic: Topic) -> Group:
     return store.group(meets=[topic], lite=LiteModel.SHARED)
-
-
-def subscribe(store: OpenStore, group: Group, topic: Topic, client_id: str, *names: str) -> None:
-    store.one(subscriptions.sync, SyncLite(group, topic, client_id, names))
 
 
 def test_it_comes_to_who_subscribes_to_its_lite_topic(store: OpenStore, topic: Topic, group: Group) -> None:

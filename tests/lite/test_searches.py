@@ -9,8 +9,6 @@ import pytest
 
 from popserver.delivery.queues_to_read import ReadyFrom, ReadySearch
 from popserver.engine.transaction import Transaction
-from popserver.lite import subscriptions
-from popserver.lite.subscriptions import SyncLite
 from popserver.maintenance import retention
 from popserver.messages.by_key import DEFERRED, SMALL_BODY_BYTES
 from popserver.model.group import Group, LiteModel
@@ -19,7 +17,7 @@ from popserver.model.topic import MessageType, Topic, queue_of_group
 from popserver.receiving import lite, lite_scan, receive
 from popserver.receiving.batch import Found, Receive, Received
 from popserver.receiving.lite import LiteFound
-from tests.support.lite_broker import lite_messages, lite_topics_of
+from tests.support.lite_broker import lite_messages, lite_topics_of, subscribe
 from tests.support.locked_rows import locked
 from tests.support.open_store import START_MS, OpenStore, a_receive
 from tests.support.progress import offsets_of
@@ -46,10 +44,6 @@ def other(store: OpenStore) -> Iterator[OpenStore]:
     other = OpenStore(store.database)
     yield other
     other.conn.close()
-
-
-def subscribe(store: OpenStore, group: Group, topic: Topic, client_id: str, *names: str) -> None:
-    store.one(subscriptions.sync, SyncLite(group, topic, client_id, names))
 
 
 def send(store: OpenStore, topic: Topic, *names: str, count: int = 1, body: bytes = b"x") -> None:

@@ -63,8 +63,9 @@ class Search:
         self._queues = scan.lock_queues(self.tx, self.batch)
 
     def find(self, limit: int = 32, *, heads_only: bool = False) -> tuple[list[OpenGroup], bool]:
-        more = {"repeats_max": 32, "limit": limit, "heads_only": heads_only}
-        return message_groups.find(self.tx, self.batch, self._queues, **more)  # type: ignore[arg-type]
+        return message_groups.find(
+            self.tx, self.batch, self._queues, repeats_max=32, limit=limit, heads_only=heads_only
+        )
 
     def advance(self, found: list[OpenGroup]) -> bool:
         return message_groups.advance(self.tx, found, self.batch.group.group_id, set())

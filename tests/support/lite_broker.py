@@ -6,19 +6,27 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from popserver.lite import subscriptions
 from popserver.lite.flow import LiteAction
 from popserver.lite.offsets import OffsetOption
-from popserver.model.group import LiteModel
+from popserver.lite.subscriptions import SyncLite
+from popserver.model.group import Group, LiteModel
 from popserver.model.message import Delivery, Message
 from popserver.model.names import Resource
-from popserver.model.topic import MessageType, NewTopic
+from popserver.model.topic import MessageType, NewTopic, Topic
 from tests.support.builders import GROUP, TOPIC, messages_of
+from tests.support.open_store import OpenStore
 from tests.support.running_broker import RunningBroker, ids, running_broker
 
 
 def lite_messages(lite_topic: str, count: int = 1, topic: Resource = TOPIC, **more: Any) -> list[Message]:
     """Messages of one lite topic."""
     return messages_of(count, topic, message_group=lite_topic, message_type=MessageType.LITE, **more)
+
+
+def subscribe(store: OpenStore, group: Group, topic: Topic, client_id: str, *names: str) -> None:
+    """The client adds these lite topics to its subscriptions."""
+    store.one(subscriptions.sync, SyncLite(group, topic, client_id, names))
 
 
 class LiteBroker(RunningBroker):
