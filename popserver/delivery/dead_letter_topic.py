@@ -23,7 +23,7 @@ from popserver.database.dialect import dialect_of
 from popserver.delivery import deliveries
 from popserver.delivery.deliveries import Ending
 from popserver.delivery.history import Moved, record
-from popserver.delivery.retry_topic import as_it_was_sent
+from popserver.delivery.retry_topic import without_lineage
 from popserver.engine.transaction import FinishOrder, Transaction, in_steps
 from popserver.messages import by_key, dead_letters, redrives, stored
 from popserver.model.group import Group
@@ -122,7 +122,7 @@ def _with_origins(
     redriven = redrives.origins_in_group(tx.conn, group.group_id, keys)
     if not redriven:
         return list(candidates)
-    sent_with = {key: as_it_was_sent(row.properties) for key, row in by_key.heads(tx.conn, redriven).items()}
+    sent_with = {key: without_lineage(row.properties) for key, row in by_key.heads(tx.conn, redriven).items()}
     origins = {
         key: Origin(each.origin_key, each.origin_topic_id, sent_with[key])
         for key, each in redriven.items()

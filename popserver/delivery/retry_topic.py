@@ -119,7 +119,7 @@ def properties_of(stored: str | None) -> dict[str, str]:
     return dict(json.loads(stored)) if stored else {}
 
 
-def as_it_was_sent(stored: str | None) -> str | None:
+def without_lineage(stored: str | None) -> str | None:
     """The stored properties of a copy, without those that its retries added."""
     return as_stored(unmarked(properties_of(stored)))
 
@@ -209,7 +209,7 @@ def marked(properties: Mapping[str, str], lineage: RetryOrigin) -> dict[str, str
 
 
 def unmarked(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties as they were sent."""
+    """The properties without a lineage. Those that a redrive added stay."""
     return {name: value for name, value in properties.items() if name not in _MARKS}
 
 

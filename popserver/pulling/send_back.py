@@ -25,7 +25,7 @@ from popserver.delivery import delivered, deliveries
 from popserver.delivery.dead_letter_topic import DeadLetterCandidate, Origin, move_to_dead_letters
 from popserver.delivery.deliveries import NewDelivery
 from popserver.delivery.history import Moved, record
-from popserver.delivery.retry_topic import as_it_was_sent, properties_of, retry_origin_of
+from popserver.delivery.retry_topic import properties_of, retry_origin_of, without_lineage
 from popserver.engine.transaction import Locks, Phase, Request, Transaction, carries_out, in_steps
 from popserver.messages import by_key, dead_letters, stored
 from popserver.messages.by_key import RETRIES, HeadRow
@@ -157,7 +157,7 @@ def _find(tx: Transaction, group: Group, requests: dict[int, SendBack]) -> _Foun
         key: Origin(
             firsts[key].origin_key,
             topic_of.get(queue_of(firsts[key].origin_key), 0),
-            as_it_was_sent(row.properties),
+            without_lineage(row.properties),
         )
         if key in firsts
         else Origin(key, row.topic_id, row.properties)

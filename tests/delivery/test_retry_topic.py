@@ -66,9 +66,9 @@ def test_properties_as_they_are_stored() -> None:
     assert retry_topic.properties_of('{"a": "b"}') == {"a": "b"}
     assert retry_topic.as_stored({}) is None
     assert retry_topic.as_stored(["ß"]) == '["ß"]'
-    assert json.loads(retry_topic.as_it_was_sent(json.dumps({**OWN, **MARKS})) or "") == OWN
-    assert retry_topic.as_it_was_sent(json.dumps(MARKS)) is None
-    assert retry_topic.as_it_was_sent(None) is None
+    assert json.loads(retry_topic.without_lineage(json.dumps({**OWN, **MARKS})) or "") == OWN
+    assert retry_topic.without_lineage(json.dumps(MARKS)) is None
+    assert retry_topic.without_lineage(None) is None
 
 
 def test_copies_stand_in_the_order_in_which_they_are_due(store: OpenStore, topic: Topic, group: Group) -> None:
