@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import pytest
 
 from popserver.delivery.queues_to_read import ReadyFrom, ReadySearch
-from popserver.engine.transaction import Transaction
 from popserver.maintenance import retention
 from popserver.messages.by_key import DEFERRED, SMALL_BODY_BYTES
 from popserver.model.group import Group, LiteModel
@@ -67,23 +65,16 @@ def redriven(store: OpenStore, group: Group, topic: Topic, client_id: str, name:
     return held
 
 
-@contextmanager
-def rolled_back(store: OpenStore) -> Iterator[Transaction]:
-    store.database.begin(store.conn)
-    yield Transaction.at(store.conn, store.now_ms)
-    store.conn.exec_driver_sql("ROLLBACK")
-
-
 def found_behind(store: OpenStore, *several: Receive) -> LiteFound:
     """What a search finds of messages that the scan has passed."""
     batch = receive.receive_batch_of(several)
-    with rolled_back(store) as tx:
+    with store.rolled_back() as tx:
         return lite.find(tx, batch, lite.clients_of(batch, several))
 
 
 def found_by(store: OpenStore, *several: Receive) -> Found:
     """All that a search finds."""
-    with rolled_back(store) as tx:
+    with store.rolled_back() as tx:
         return lite_scan.find(tx, receive.receive_batch_of(several), several)
 
 

@@ -57,9 +57,9 @@ def given_back(store: OpenStore, group: Group, topic: Topic, name: str, count: i
 class Search:
     """A search of a group; `advance` says whether a message group stays open if nothing is granted."""
 
-    def __init__(self, store: OpenStore, group: Group, topic: Topic) -> None:
+    def __init__(self, tx: Transaction, group: Group, topic: Topic) -> None:
         self.batch = receive.receive_batch_of([a_receive(group, topic)])
-        self.tx = Transaction.at(store.conn, store.now_ms)
+        self.tx = tx
         self._queues = scan.lock_queues(self.tx, self.batch)
 
     def find(self, limit: int = 32, *, heads_only: bool = False) -> tuple[list[OpenGroup], bool]:
@@ -73,11 +73,8 @@ class Search:
 
 @contextmanager
 def searching(store: OpenStore, group: Group, topic: Topic) -> Iterator[Search]:
-    store.database.begin(store.conn)
-    try:
-        yield Search(store, group, topic)
-    finally:
-        store.conn.exec_driver_sql("ROLLBACK")
+    with store.rolled_back() as tx:
+        yield Search(tx, group, topic)
 
 
 def counts(found: list[OpenGroup]) -> dict[str, int]:

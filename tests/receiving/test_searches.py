@@ -46,12 +46,10 @@ def test_large_bodies_of_open_message_groups_are_read_when_they_are_granted(stor
     (held,) = store.receive(group, topic, 1)
     assert store.receive(group, topic) == []
     store.ack(group, held)
-    store.database.begin(store.conn)
-    tx = Transaction.at(store.conn, store.now_ms)
     batch = receive.receive_batch_of([a_receive(group, topic)])
-    queues = scan.lock_queues(tx, batch)
-    found, is_all = message_groups.find(tx, batch, queues, repeats_max=32, limit=32, heads_only=False)
-    store.conn.exec_driver_sql("ROLLBACK")
+    with store.rolled_back() as tx:
+        queues = scan.lock_queues(tx, batch)
+        found, is_all = message_groups.find(tx, batch, queues, repeats_max=32, limit=32, heads_only=False)
     assert [each.row.body for open_group in found for each in open_group.found] == [DEFERRED] * 3
     assert is_all
 

@@ -111,6 +111,15 @@ class OpenStore:
             found = fetch(conn, request, request.judged, enough or request.batch_size, work)
         return judge(found, work)
 
+    @contextmanager
+    def rolled_back(self) -> Iterator[Transaction]:
+        """A transaction that leaves nothing behind."""
+        self.database.begin(self.conn)
+        try:
+            yield Transaction.at(self.conn, self.now_ms)
+        finally:
+            self.conn.exec_driver_sql("ROLLBACK")
+
     def one(self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], request: R) -> S:
         """One request; a refusal is raised."""
         (result,) = self.do(verb, request)
