@@ -200,7 +200,7 @@ def _without_deliveries(
             for part in parts:
                 found = [Candidate(rows[key], 1, part.group_key) for key in part.keys]
                 open_groups.append(OpenGroup(part.group_key, found, part.next_offset, stays_open=True))
-            limit = limit - sum(len(part.keys) for part in parts) if len(parts) == len(several) else 0
+            limit -= sum(len(part.keys) for part in parts)
     return open_groups
 
 

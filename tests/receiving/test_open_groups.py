@@ -142,6 +142,19 @@ def test_one_whose_first_message_is_held_is_open_no_more(store: OpenStore, topic
         assert not search.advance(found)
 
 
+def test_large_bodies_that_a_filter_accepts_are_read_when_they_are_granted(
+    store: OpenStore, topic: Topic, group: Group
+) -> None:
+    store.send(topic, in_order("a", 1))
+    (head,) = store.receive(group, topic)
+    store.send(topic, in_order("a", 2, tag="A", body=LARGE))
+    assert store.receive(group, topic) == []
+    store.ack(group, head)
+    with searching(store, group, topic) as search:
+        search.batch = search.batch._replace(wanted=tags.parse("A"))
+        assert [each.row.body for each in search.find()[0][0].found] == [DEFERRED] * 2
+
+
 def test_messages_that_a_filter_refuses_do_not_hide_later_ones(store: OpenStore, topic: Topic, group: Group) -> None:
     store.ack(group, *left_behind(store, group, topic, "a", 3 * SHARE_MIN, last_tag="B"))
     got = [each for _ in range(9) for each in store.receive(group, topic, 1, wanted=tags.parse("B"))]

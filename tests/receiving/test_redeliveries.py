@@ -61,6 +61,13 @@ def test_old_deliveries_are_forgotten() -> None:
     assert (counts._running, counts._before) == ({}, {})
 
 
+def test_all_deliveries_of_half_an_hour_count() -> None:
+    counts = Redeliveries(NOW, Meters().delivered)
+    for minute in (0, 1, 29):
+        counts.count_held(1, 1, given(7, 1), NOW + minute * MINUTE_MS)
+    assert counts.share(1, NOW + 29 * MINUTE_MS) == (24, 3, 29 * MINUTE_MS)
+
+
 @pytest.mark.row("L16")
 async def test_what_is_given_back_is_no_retry(broker: RunningBroker) -> None:
     await broker.send(3)
