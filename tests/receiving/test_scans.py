@@ -90,8 +90,7 @@ class TestHowFar:
     def test_a_queue_that_is_read_leaves_nothing_over(self, store: OpenStore, topic: Topic, group: Group) -> None:
         fill(store, topic, 3, 3)
         assert len(store.receive(group, topic, 3)) == 3
-        ends = dict(zip(("next_offset", "end_offset"), (3, 3), strict=True))
-        assert scanned(store, group, topic, 3, **ends)[:3] == ([], False, [3, 0])
+        assert scanned(store, group, topic, 3, next_offset=3, end_offset=3)[:3] == ([], False, [3, 0])
 
     def test_it_goes_on_after_a_queue_that_is_read(self, store: OpenStore, topic: Topic, group: Group) -> None:
         fill(store, topic, 3, 3)
