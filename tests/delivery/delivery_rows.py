@@ -68,23 +68,10 @@ IN = {row[:2]: row for row in EVERY}
 @contextmanager
 def every_row(store: OpenStore) -> Iterator[Transaction]:
     """A transaction with these rows, the last ones first: what needs an order has to ask for it."""
-    with no_indexes(store) as found:
+    with store.without_indexes() as found:
         deliveries.add(found, [NewDelivery(*row[:11]) for row in reversed(EVERY)])
         store.conn.exec_driver_sql("UPDATE delivery SET uncounted = 2")
         yield found
-
-
-@contextmanager
-def no_indexes(store: OpenStore) -> Iterator[Transaction]:
-    """A transaction that is rolled back. In it Postgres reads tables: these have the order of the insertion, and only
-    indexes have that of the key."""
-    store.database.begin(store.conn)
-    if not store.database.is_sqlite:
-        store.conn.exec_driver_sql("SET LOCAL enable_seqscan = on")
-        for kind in ("indexscan", "indexonlyscan", "bitmapscan"):
-            store.conn.exec_driver_sql(f"SET LOCAL enable_{kind} = off")
-    yield Transaction.at(store.conn, START_MS)
-    store.conn.exec_driver_sql("ROLLBACK")
 
 
 def now(tx: Transaction) -> list[Row]:

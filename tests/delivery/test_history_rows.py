@@ -16,7 +16,6 @@ from popserver.model.states import Event, State
 from popserver.model.topic import Topic, message_key
 from popserver.progress import skip as progress_skip
 from popserver.progress.skip import Skip
-from tests.delivery.delivery_rows import no_indexes
 from tests.support.open_store import START_MS, OpenStore, receipt_of
 from tests.support.redrive import redrive_all
 
@@ -114,7 +113,7 @@ class TestExpiry:
         assert [row[0] for row in rows(store)] == [9]
 
     def test_the_first_rows_are_those_that_were_written_first(self, store: OpenStore, group: Group) -> None:
-        with no_indexes(store) as tx:
+        with store.without_indexes() as tx:
             for key in (1, 2, 3):
                 record(tx, group, Event.ACK, [OTHER._replace(message_key=key)])
             store.conn.exec_driver_sql("UPDATE history SET attempt = 9 WHERE message_key = 1")

@@ -30,7 +30,6 @@ from tests.delivery.delivery_rows import (
     TOPIC,
     Row,
     every_row,
-    no_indexes,
 )
 from tests.support.open_store import START_MS, OpenStore
 
@@ -159,7 +158,7 @@ class TestBlockingHeads:
         ]
         made.append(NewDelivery(MINE, 500, TOPIC, HELD, 50, *hold, None))
         made.append(NewDelivery(MINE, 600, ELSEWHERE, HELD, 5, *hold, "a"))
-        with no_indexes(store) as tx:
+        with store.without_indexes() as tx:
             deliveries.add(tx, made)
             yield tx
 

@@ -30,7 +30,6 @@ from tests.delivery.delivery_rows import (
     TOPIC,
     Row,
     every_row,
-    no_indexes,
     now,
 )
 from tests.support.open_store import START_MS, OpenStore
@@ -165,7 +164,7 @@ class TestWholeRuns:
 
     @pytest.fixture
     def empty(self, store: OpenStore) -> Iterator[Transaction]:
-        with no_indexes(store) as opened:
+        with store.without_indexes() as opened:
             yield opened
 
     def held(self, tx: Transaction, *rows: Row) -> list[tuple[int, int, int, int]]:

@@ -11,7 +11,7 @@ from popserver.maintenance import retention
 from popserver.messages.by_key import DEFERRED, SMALL_BODY_BYTES
 from popserver.model.group import Group, LiteModel
 from popserver.model.message import Delivery
-from popserver.model.topic import MessageType, Topic, queue_of_group
+from popserver.model.topic import MessageType, Topic, offset_of, queue_of_group
 from popserver.receiving import lite, lite_scan, receive
 from popserver.receiving.batch import Found, Receive, Received
 from popserver.receiving.lite import LiteFound
@@ -254,6 +254,17 @@ class TestNewMessages:
         store.ack(group, *answers[0].deliveries)
         rest = store.receive(group, topic, client_id="one")
         assert offsets_of(rest) == [1, 2, 3]
+
+    def test_are_found_in_the_order_of_their_keys(self, store: OpenStore, topic: Topic, group: Group) -> None:
+        subscribe(store, group, topic, "one", "a")
+        send(store, topic, "a", count=4)
+        request = a_receive(group, topic, client_id="one")
+        with store.without_indexes() as tx:
+            if not store.database.is_sqlite:
+                first = "(SELECT MIN(message_key) FROM message)"
+                tx.conn.exec_driver_sql(f"UPDATE message SET tag = 'moved to the end' WHERE message_key = {first}")
+            (portion,) = lite_scan.find(tx, receive.receive_batch_of([request]), [request]).portions
+            assert [offset_of(each.row.message_key) for each in portion.found] == [0, 1, 2, 3]
 
     def test_with_large_bodies_are_read_when_they_are_granted(
         self, store: OpenStore, topic: Topic, group: Group

@@ -120,6 +120,17 @@ class OpenStore:
         finally:
             self.conn.exec_driver_sql("ROLLBACK")
 
+    @contextmanager
+    def without_indexes(self) -> Iterator[Transaction]:
+        """The same. In it Postgres reads tables: these have the order of the last write, and only indexes have that of
+        the key. So what needs an order has to ask for it."""
+        with self.rolled_back() as tx:
+            if not self.database.is_sqlite:
+                self.conn.exec_driver_sql("SET LOCAL enable_seqscan = on")
+                for kind in ("indexscan", "indexonlyscan", "bitmapscan"):
+                    self.conn.exec_driver_sql(f"SET LOCAL enable_{kind} = off")
+            yield tx
+
     def one(self, verb: Callable[[Transaction, Sequence[R]], Sequence[S | PopError]], request: R) -> S:
         """One request; a refusal is raised."""
         (result,) = self.do(verb, request)
