@@ -51,7 +51,8 @@ class Redeliveries:
 
     def count(self, group_id: int, topic_id: int, deliveries: Sequence[Delivery], now_ms: int) -> None:
         """Count deliveries whose messages are in the answer."""
-        self._move_on(now_ms)
+        if now_ms - self._since_ms >= SPAN_MS:
+            self._move_on(now_ms)
         counts = self._running.get(group_id)
         if counts is None:
             counts = self._running[group_id] = [0, 0]
@@ -73,7 +74,8 @@ class Redeliveries:
 
     def count_held(self, group_id: int, topic_id: int, held: Sequence[HeldMessage], now_ms: int) -> None:
         """Count messages that are granted now, and whose bodies are read later (`count_bytes`)."""
-        self._move_on(now_ms)
+        if now_ms - self._since_ms >= SPAN_MS:
+            self._move_on(now_ms)
         retries = sum(each.attempt > 1 for each in held)
         counts = self._running.setdefault(group_id, [0, 0])
         counts[0] += len(held)
