@@ -313,6 +313,18 @@ class TestNewMessages:
         assert lite_topics_of(store.receive(group, topic, client_id="one")) == ["a"]
 
 
+def test_each_receive_gets_what_is_for_its_client(store: OpenStore, topic: Topic, group: Group) -> None:
+    subscribe(store, group, topic, "one", "a", "c")
+    subscribe(store, group, topic, "two", "b")
+    send(store, topic, "a", "b", "c")
+    several = [a_receive(group, topic, 1, client_id=each) for each in ("one", "two", "one")]
+    got = [
+        lite_topics_of(each.deliveries) for each in store.do(receive.receive, *several) if isinstance(each, Received)
+    ]
+    assert sorted(got[0] + got[2]) == ["a", "c"]  # type: ignore[type-var]
+    assert got[1] == ["b"]
+
+
 class TestQueuesOfAnotherServer:
     def test_have_messages_left(self, store: OpenStore, other: OpenStore, topic: Topic, group: Group) -> None:
         subscribe(store, group, topic, "one", "a")

@@ -159,14 +159,14 @@ class TestWithAFilter:
 
 
 class TestBesideMessageGroups:
-    def test_it_does_not_read_far(self, store: OpenStore, ordered: Topic) -> None:
+    @pytest.mark.parametrize(("limit", "reached"), [(4, 33), (18, 37)])
+    def test_it_does_not_read_far(self, store: OpenStore, ordered: Topic, limit: int, reached: int) -> None:
         group = store.group(meets=[ordered])
         store.send(ordered, in_order("held", 1))
         assert len(store.receive(group, ordered)) == 1
-        store.send(ordered, in_order("held", 99))
-        assert scanned(store, group, ordered, 32, beside_open_groups=True)[:3] == ([], True, [65])
-        assert scanned(store, group, ordered, 4, beside_open_groups=True)[:3] == ([], True, [33])
-        assert scanned(store, group, ordered, 4)[:3] == ([], False, [100])
+        store.send(ordered, in_order("held", 39))
+        assert scanned(store, group, ordered, limit, beside_open_groups=True)[:3] == ([], True, [reached])
+        assert scanned(store, group, ordered, limit)[:3] == ([], False, [40])
 
     def test_the_window_is_for_all_queues(self, store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
         wide = store.topic("wide", queues=2, accepts=ORDERED)
