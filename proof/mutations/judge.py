@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import sys
@@ -9,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -207,15 +209,26 @@ def _first_look(tests: Sequence[str]) -> list[str]:
 
 
 def _chosen(mutant: Mutant, root: Path, baseline: Baseline, budget_s: float) -> list[str]:
-    """First the tests that run what changes, then those that reach the file, then others: as many as fit.
+    """First the tests that run what changes, then those whose files import the module, then those that reach it, then
+    others: as many as fit.
 
     A test of a constant reaches no line: what runs while a module is imported belongs to no test.
     """
     near = lines_near(mutant, (root / mutant.path).read_text())
     reached = baseline.reached[mutant.path]
     nearest = {test for line, tests in reached.items() if line in near for test in tests}
+    tests = baseline.seconds.keys()
+    importing = {test for test in tests if mutant.path in _imported_by(root / test.partition("::")[0])}
     chosen: dict[str, None] = {}
-    for some in (nearest, {test for tests in reached.values() for test in tests}, baseline.seconds.keys()):
+    for some in (nearest, importing, {test for tests in reached.values() for test in tests}, tests):
         left_s = budget_s - sum(baseline.seconds[each] for each in chosen)
         chosen |= dict.fromkeys(quickest(some - chosen.keys(), baseline.seconds, max(0.0, left_s)))
     return [*chosen]
+
+
+@cache
+def _imported_by(path: Path) -> frozenset[str]:
+    """The modules that a file may import by name, as paths. Names of other things are among them."""
+    imports = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.ImportFrom)]
+    names = {f"{each.module}.{one.name}" for each in imports for one in each.names}
+    return frozenset(f"{name.replace('.', '/')}.py" for name in names | {f"{each.module}" for each in imports})

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from proof.mutations import judge
 from proof.mutations.forks import Verdict
-from proof.mutations.host import Failures
+from proof.mutations.host import Baseline, Failures
 from proof.mutations.mutants import Mutant, mutants_of
 from proof.mutations.near import lines_near
 from proof.mutations.rebound import rebinding_of
@@ -185,6 +186,19 @@ def test_a_constant_is_judged_by_tests_that_reach_no_line_of_its_file(tmp_path: 
     report = judged(tmp_path, SOURCE, tests)
     assert AT_LIMIT.partition("is_full: ")[2] in report.stdout
     assert "LIMIT = 3 →" not in report.stdout
+
+
+def test_files_that_import_a_module_judge_it_before_quicker_ones(tmp_path: Path) -> None:
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "limits.py").write_text("MOST = 3\n")
+    (tmp_path / "test_slow.py").write_text("from room import limits\n")
+    (tmp_path / "test_direct.py").write_text("from room.limits import MOST\n")
+    (tmp_path / "test_quick.py").write_text("from room import limited\n")
+    seconds = {"test_slow.py::test": 3.0, "test_direct.py::test": 2.0, "test_quick.py::test": 1.0}
+    baseline = Baseline(seconds, reached={"room/limits.py": {}}, imported={}, failed=[], loaded=[])
+    mutant = mutants_of("room/limits.py", tmp_path)[0]
+    chosen = judge._chosen(mutant, tmp_path, baseline, budget_s=9)
+    assert chosen == [f"test_{each}.py::test" for each in ("direct", "slow", "quick")]
 
 
 def test_a_survivor_with_a_reason_may_survive(tmp_path: Path) -> None:
