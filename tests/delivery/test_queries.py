@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from sqlalchemy import literal, select
 
 from popserver.database.rows import encode_rows
 from popserver.delivery import delivered, deliveries, due, holds, ready
@@ -272,6 +273,21 @@ class TestDelivered:
         found = delivered.ready_in_order(tx.conn, MINE, FIRST, END)
         assert sorted(found) == sorted(MessageGroupOfTopic(*each) for each in names)
         assert delivered.ready_in_order(tx.conn, MINE, KEYS[-1] + 1, KEYS[-1] + 9) == []
+
+    @pytest.mark.parametrize(
+        ("group_id", "first", "end", "expected"),
+        [
+            (MINE, 0, END, KEYS[0]),
+            (MINE, FIRST, END, FIRST),
+            (MINE, FIRST + 1, END, FIRST + 1),
+            (MINE, FIRST, FIRST, None),
+            (MINE, KEYS[-1] + 1, KEYS[-1] + 9, None),
+            (99, FIRST, END, None),
+        ],
+    )
+    def test_first_inside(self, tx: Transaction, group_id: int, first: int, end: int, expected: int | None) -> None:
+        query = select(delivered.first_inside(literal(group_id)))
+        assert tx.conn.execute(query, {"first": first, "end": end}).scalar_one() == expected
 
     def test_firsts(self, store: OpenStore, tx: Transaction) -> None:
         deliveries.add(
