@@ -231,6 +231,17 @@ class TestEnough:
             return free
 
 
+def is_more_of_lite(store: OpenStore, group: Group, topic: Topic, client_ids: Sequence[str]) -> bool:
+    names = {
+        "group_id": group.group_id,
+        "topic_id": topic.topic_id,
+        "ready_from": 0,
+        "open_from": 0,
+        "subscribers": encode_rows([(each,) for each in client_ids]),
+    }
+    return store.conn.execute(IS_MORE_OF_LITE, names).first() is not None
+
+
 class TestLite:
     """In a topic of lite topics all queues are read."""
 
@@ -244,16 +255,9 @@ class TestLite:
     ) -> None:
         for number, count in enumerate(COUNTS):
             reset(store, group, topic, count, queue=number)
-        names = {
-            "group_id": group.group_id,
-            "topic_id": topic.topic_id,
-            "ready_from": 0,
-            "open_from": 0,
-            "subscribers": encode_rows([(each,) for each in client_ids]),
-        }
 
         def more() -> bool:
-            return store.conn.execute(IS_MORE_OF_LITE, names).first() is not None
+            return is_more_of_lite(store, group, topic, client_ids)
 
         store.database.begin(store.conn)
         assert not more()
@@ -271,3 +275,12 @@ class TestLite:
         )
         assert more()
         store.conn.exec_driver_sql("ROLLBACK")
+
+    def test_redriven_messages_are_more(self, store: OpenStore, group: Group, topic: Topic) -> None:
+        for number, count in enumerate(COUNTS):
+            reset(store, group, topic, max(0, count - 1), queue=number)
+        held = store.receive(group, topic)
+        assert not is_more_of_lite(store, group, topic, ["c1"])
+        store.change(group, held[0], 0, give_back=True)
+        assert is_more_of_lite(store, group, topic, ["c1"])
+        store.conn.commit()
