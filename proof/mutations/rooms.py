@@ -156,6 +156,7 @@ ROOMS: dict[str, MutatedRoom] = {
             "tests/access/test_origins.py",
             "tests/lite/test_redrive.py",
         ),
+        is_core=True,
         with_postgres=True,
     ),
     "receiving": MutatedRoom(
@@ -180,6 +181,7 @@ ROOMS: dict[str, MutatedRoom] = {
             "tests/delivery/test_model.py",
             "tests/progress/test_pauses.py",
         ),
+        is_core=True,
         with_postgres=True,
     ),
     "pulling": MutatedRoom(
