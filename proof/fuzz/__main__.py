@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import base64
-import json
 import random
 import sys
 import tempfile
@@ -15,7 +13,7 @@ from pathlib import Path
 from proof.fuzz.corpus import keep_new_answers
 from proof.fuzz.guided import GUIDED, run_guided
 from proof.fuzz.leaks import LEFT, leak_of
-from proof.fuzz.run import Finding, judged, leak_in, run_inputs
+from proof.fuzz.run import Finding, leak_in, run_inputs
 from proof.fuzz.targets import SHARES, TARGETS
 from proof.totals import add_totals, read_totals
 
@@ -44,12 +42,11 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def replay(path: Path) -> int:
     """Exit code 1 if the product still breaks a rule for this input."""
-    found = json.loads(path.read_text())
-    target = TARGETS[found["target"]]()
+    found = Finding.read(path)
+    target = TARGETS[found.target]()
     try:
-        data = base64.b64decode(found["input"])
-        what = judged(target, data)
-        leak = leak_of(target, [data] * target.leaked) if LEFT in found["what"] else None
+        what = found.judged_again(target)
+        leak = leak_of(target, [found.data] * target.leaked) if LEFT in found.what else None
     finally:
         target.close()
     print(what or (leak and leak[1]) or "no rule is broken for this input")

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from proof.fuzz.bars import bar_of
 from proof.fuzz.corpus import INPUT_BYTES_MAX, keep, read_corpus
 from proof.fuzz.leaks import leak_of
 from proof.fuzz.run import Finding, judged
-from proof.fuzz.target import grown, mutated
+from proof.fuzz.target import FuzzTarget, grown, mutated
 from proof.fuzz.targets import TARGETS
 
 # The modules whose branches count, by target. A server's branches depend on its state too, so of its calls and of its
@@ -56,21 +57,28 @@ class Guided:
 def run_guided(name: str, seed: int, inputs: int) -> Guided:
     """Give a target so many inputs, in a process of its own, and keep those that reached new branches."""
     with tempfile.TemporaryDirectory(prefix="popmq-fuzz-") as folder:
-        seeds, crashed, slow = (Path(folder) / each for each in ("seeds", "crashed", "slow"))
+        seeds, crashed, slow, broken = (Path(folder) / each for each in ("seeds", "crashed", "slow", "broken"))
         reached = REACHED / name
-        for each in (reached, seeds, crashed, slow):
+        for each in (reached, seeds, crashed, slow, broken):
             each.mkdir(parents=True, exist_ok=True)
         known = {each.name for each in reached.iterdir()}
         _write_seeds(name, seed, seeds)
-        limits = (f"-runs={inputs}", f"-seed={seed % (1 << 31)}", f"-max_len={INPUT_BYTES_MAX}", "-rss_limit_mb=4096")
+        limits = (
+            f"-runs={inputs}",
+            f"-seed={seed % (1 << 31)}",
+            f"-max_len={INPUT_BYTES_MAX}",
+            "-rss_limit_mb=4096",
+            "-verbosity=0",
+        )
         places = (f"-artifact_prefix={crashed}/", str(reached), str(seeds))
-        command = (sys.executable, "-m", "proof.fuzz.guided", name, str(slow), *limits, "-verbosity=0", *places)
+        command = (sys.executable, "-m", "proof.fuzz.guided", name, str(slow), str(broken), *limits, *places)
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = [each.read_bytes() for each in crashed.iterdir()]
-        if ended.returncode and not found:
+        findings = [Finding.read(each) for each in broken.iterdir()]
+        findings += [Finding(name, each.read_bytes(), ended.stderr[-4_000:]) for each in crashed.iterdir()]
+        if ended.returncode and not findings:
             raise RuntimeError(f"the guided run of {name} ends with {ended.returncode}: {ended.stderr[-2_000:]}")
         new = sorted((each.read_bytes() for each in reached.iterdir() if each.name not in known), key=len)
-        finding = _crash(name, found[0], ended.stderr) if found else _slow_or_leak(name, _read_all(slow), new)
+        finding = _alone(findings[0]) if findings else _slow_or_leak(name, _read_all(slow), new)
         return Guided(inputs, 0 if finding else keep(name, new), finding)
 
 
@@ -85,9 +93,11 @@ def _write_seeds(name: str, seed: int, folder: Path) -> None:
         (folder / str(number)).write_bytes(each)
 
 
-def _crash(name: str, data: bytes, said: str) -> Finding:
-    with closing(TARGETS[name]()) as target:
-        return Finding(name, data, judged(target, data) or f"not for this input alone:\n{said[-4_000:]}")
+def _alone(found: Finding) -> Finding:
+    """The finding without the inputs before it, if it does not need them."""
+    with closing(TARGETS[found.target]()) as target:
+        what = judged(target, found.data)
+    return found if what is None else Finding(found.target, found.data, what)
 
 
 def _slow_or_leak(name: str, slow: Sequence[bytes], new: Sequence[bytes]) -> Finding | None:
@@ -102,10 +112,10 @@ def _slow_or_leak(name: str, slow: Sequence[bytes], new: Sequence[bytes]) -> Fin
 
 
 def main(words: list[str]) -> None:
-    """In the process of a run: a target's name, a folder for slow inputs, then libFuzzer's options."""
+    """In the process of a run: a target's name, folders for slow inputs and for a finding, then libFuzzer's options."""
     import atheris
 
-    name, slow = words[1], Path(words[2])
+    name, slow, broken = words[1], Path(words[2]), Path(words[3])
     target = TARGETS[name]()
 
     def change(data: bytes, longest: int, seed: int) -> bytes:
@@ -117,15 +127,31 @@ def main(words: list[str]) -> None:
                 return mutated(data, dice)[:longest]
         return bytes(atheris.Mutate(data, longest))
 
+    _instrument(GUIDED[name])
+    atheris.Setup([words[0], *words[4:]], judging(target, slow, broken), custom_mutator=change)
+    atheris.Fuzz()
+
+
+def judging(target: FuzzTarget, slow: Path, broken: Path) -> Callable[[bytes], None]:
+    """A function that judges an input. It writes slow inputs into the one folder, and a finding into the other, with
+    the inputs that the target's state had met."""
+    before: list[bytes] = []
+
     def judge(data: bytes) -> None:
         started = time.process_time()
-        target.judge(data)
+        try:
+            target.judge(data)
+        except Exception:
+            Finding(target.name, data, traceback.format_exc(limit=-6), before).write(broken)
+            raise
         if time.process_time() - started > bar_of(target, data):
             (slow / f"{zlib.crc32(data):08x}").write_bytes(data)
+        if target.age <= 1:
+            before.clear()
+        if target.age:
+            before.append(data)
 
-    _instrument(GUIDED[name])
-    atheris.Setup([words[0], *words[3:]], judge, custom_mutator=change)
-    atheris.Fuzz()
+    return judge
 
 
 def _instrument(modules: str) -> None:

@@ -26,19 +26,34 @@ _STATM = Path("/proc/self/statm")  # pages, of Linux
 
 @dataclass(frozen=True)
 class Finding:
-    """An input that broke a rule."""
+    """An input that broke a rule. `before`: the inputs that a target's state has to have met first."""
 
     target: str
     data: bytes
     what: str
+    before: Sequence[bytes] = ()
 
     def write(self, folder: Path) -> Path:
         """A file for `--replay`."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.target}-{random.Random(self.data).getrandbits(32):08x}.json"
-        content = {"target": self.target, "input": base64.b64encode(self.data).decode(), "what": self.what}
+        inputs = [base64.b64encode(each).decode() for each in (self.data, *self.before)]
+        content = {"target": self.target, "input": inputs[0], "what": self.what, "before": inputs[1:]}
         path.write_text(json.dumps(content, indent=2) + "\n")
         return path
+
+    @classmethod
+    def read(cls, path: Path) -> Finding:
+        """What `write` has written."""
+        found = json.loads(path.read_text())
+        data, *before = (base64.b64decode(each) for each in (found["input"], *found["before"]))
+        return cls(found["target"], data, found["what"], before)
+
+    def judged_again(self, target: FuzzTarget) -> str | None:
+        """What is wrong now; None if nothing is. `target`: a new one."""
+        for each in self.before:
+            judged(target, each)
+        return judged(target, self.data)
 
 
 @dataclass

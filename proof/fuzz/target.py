@@ -32,6 +32,7 @@ class FuzzTarget(ABC):
     has_state: ClassVar[bool] = False  # a server's memory depends on all inputs that it got
 
     reached = ""  # what the last input led to, for targets that can say it: one input of each kind is kept
+    age = 0  # how many inputs have met the state that they change; it may begin anew
 
     @abstractmethod
     def draw(self, dice: random.Random) -> bytes:

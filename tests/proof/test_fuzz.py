@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -15,6 +18,7 @@ from proof.fuzz.__main__ import main
 from proof.fuzz.corpus import CORPUS, keep, keep_new_answers, read_corpus
 from proof.fuzz.planted import FAULTS, LEAKS
 from proof.fuzz.run import Finding, leak_in, run_inputs
+from proof.fuzz.target import FuzzTarget, FuzzViolation, must
 from proof.fuzz.targets import SHARES, TARGETS
 
 CORPUS_BYTES_MAX = 300_000
@@ -110,3 +114,31 @@ def test_coverage_guides_a_run_to_new_inputs(tmp_path: Path, monkeypatch: pytest
     assert done.finding is None
     assert done.kept == len(read_corpus("offsets", tmp_path)) > 5
     assert len([*(tmp_path / "reached" / "offsets").iterdir()]) >= done.kept
+
+
+class Counting(FuzzTarget):
+    """Each third input is wrong, unless it makes the state new."""
+
+    name: ClassVar[str] = "counting"
+
+    def draw(self, dice: random.Random) -> bytes:
+        return dice.randbytes(1)
+
+    def judge(self, data: bytes) -> int:
+        self.age = 1 if data == b"new" else self.age + 1
+        must(self.age < 3, f"{data!r} is input {self.age}")
+        return 1
+
+
+def test_a_guided_finding_is_repeated_with_the_inputs_before_it(tmp_path: Path) -> None:
+    judge = guided.judging(Counting(), tmp_path / "slow", tmp_path)
+    for data in (b"a", b"new", b"b"):
+        judge(data)
+    with pytest.raises(FuzzViolation):
+        judge(b"c")
+    (path,) = tmp_path.iterdir()
+    found = Finding.read(path)
+    assert (found.target, found.data, found.before) == ("counting", b"c", [b"new", b"b"])
+    assert "b'c' is input 3" in found.what
+    assert "b'c' is input 3" in (found.judged_again(Counting()) or "")
+    assert replace(found, before=[b"b"]).judged_again(Counting()) is None

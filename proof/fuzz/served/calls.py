@@ -78,7 +78,6 @@ class CallsTarget(FuzzTarget):
         self._served: ServedStore | None = None
         self._loop = asyncio.new_event_loop()  # of one server after the other: gRPC's library forgets no loop
         self._given: dict[str, str] = {}
-        self._judged = 0
 
     def draw(self, dice: random.Random) -> bytes:
         if dice.random() < 0.02:
@@ -99,7 +98,7 @@ class CallsTarget(FuzzTarget):
 
     def judge(self, data: bytes) -> int:
         served = self._ready()
-        self._judged += 1
+        self.age += 1
         path, headers, frames = read_input(data)
         if path == _CLOCK:
             served.advance(min(7_200_000, int(headers) if isinstance(headers, int) and headers > 0 else 1))
@@ -127,10 +126,10 @@ class CallsTarget(FuzzTarget):
 
     def _ready(self) -> ServedStore:
         """The server; a new one after so many inputs."""
-        if self._judged >= RENEWED_AFTER:
+        if self.age >= RENEWED_AFTER:
             self._end_server()
         if self._served is None:
-            self._served, self._judged, self._given = ServedStore(self._loop), 0, {}
+            self._served, self.age, self._given = ServedStore(self._loop), 0, {}
             for path, request in prepared.requests():
                 self._take(self._served.call(path, prepared.HEADERS, [request.SerializeToString()])[0], METHODS[path])
         return self._served
@@ -164,7 +163,7 @@ class CallsTarget(FuzzTarget):
         served = cast("ServedStore", self._served)
         errors, served.errors[:] = list(served.errors), []
         must(not errors, f"the server logs an error: {errors[:1]}")
-        if self._judged % CHECKED_AFTER == 0:
+        if self.age % CHECKED_AFTER == 0:
             served.check()
 
     def _filled(self, frame: bytes, method: MethodDescriptor) -> bytes:
