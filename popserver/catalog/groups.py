@@ -255,12 +255,20 @@ def subscribe(tx: Transaction, request: Subscribe) -> PopError | None:
         return refusal
     if not topics.is_there(tx.conn, topic.topic_id):
         return topic_not_found(topic.name)
-    known = progress.queues_in_topic(tx.conn, group.group_id, topic.topic_id)
-    new = [each for each in queue_rows(tx.conn, topic.topic_id) if each.queue_id not in known]
+    begin(tx, group, topic.topic_id)
+    return None
+
+
+def begin(tx: Transaction, group: Group, topic_id: int) -> None:
+    """Give the group progress in the queues of the topic that it does not read yet, beginning at its `consume_from`.
+
+    The caller has the lock of the catalog: so no queue is added meanwhile.
+    """
+    known = progress.queues_in_topic(tx.conn, group.group_id, topic_id)
+    new = [each for each in queue_rows(tx.conn, topic_id) if each.queue_id not in known]
     from_start = group.consume_from is ConsumeFrom.EARLIEST
     starts = [(each.queue_id, each.min_offset if from_start else each.next_offset) for each in new]
     progress.begin(tx.conn, [(group.group_id, queue_id, start, 0) for queue_id, start in starts])
-    return None
 
 
 def set_modes(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:

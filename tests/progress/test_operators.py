@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from popserver.database.check import check_integrity
 from popserver.filters import tags
 from popserver.filters.subscription import ClientKind, Role, subscription
 from popserver.model.errors import (
@@ -15,6 +16,7 @@ from popserver.model.errors import (
     MessageNotFound,
     TopicNotFound,
 )
+from popserver.model.group import ConsumeFrom, NewGroup
 from popserver.model.names import Resource, retry_topic
 from popserver.model.retry import RetryPolicy
 from popserver.model.states import State
@@ -123,6 +125,25 @@ class TestReset:
         moved = await progress_of(broker).reset(GROUP, UNREAD, None, Edge.END, dry_run=dry_run, force=True)
         assert moved == [MovedOffset(UNREAD, 0, -1, 0)]
         assert await rows(broker) == [("orders", 1), *([] if dry_run else [("unread", 0)])]
+
+    @pytest.mark.parametrize(
+        ("consume_from", "others"), [(ConsumeFrom.EARLIEST, 0), (ConsumeFrom.LATEST, 2)], ids=["earliest", "latest"]
+    )
+    async def test_in_one_queue_of_an_unread_topic_lets_the_group_begin_in_all(
+        self, broker: RunningBroker, consume_from: ConsumeFrom, others: int
+    ) -> None:
+        await broker.broker.catalog.create_group(NewGroup(GROUP, consume_from=consume_from))
+        await broker.topic()
+        assert await broker.receive() == []
+        await broker.topic(UNREAD, queues=3)
+        for _ in range(3):
+            await broker.send(messages_of(2, UNREAD))
+        moved = await progress_of(broker).reset(GROUP, UNREAD, 1, 1, dry_run=False, force=True)
+        assert moved == [MovedOffset(UNREAD, 1, -1, 1)]
+        found = [offset for topic, offset in await rows(broker) if topic == "unread"]
+        assert sorted(found) == sorted([1, others, others])
+        with broker.broker.engine.database.read() as conn:
+            check_integrity(conn)
 
 
 class TestImport:
