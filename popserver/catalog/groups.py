@@ -271,6 +271,15 @@ def begin(tx: Transaction, group: Group, topic_id: int) -> None:
     progress.begin(tx.conn, [(group.group_id, queue_id, start, 0) for queue_id, start in starts])
 
 
+def begin_elsewhere(tx: Transaction, group: Group, topic_ids: Collection[int]) -> None:
+    """The same in topics where an operator has let the group begin in some queues. A group of mode POP reads all queues
+    of a topic, a group of mode PULL those that its members name."""
+    if topic_ids and modes(tx.conn, [group.group_id])[group.group_id] == Mode.POP:
+        lock(tx)
+        for topic_id in sorted(topic_ids):
+            begin(tx, group, topic_id)
+
+
 def set_modes(tx: Transaction, groups: Iterable[Group], mode: Mode) -> None:
     """Set the mode of the groups that have none. The other groups have this mode already.
 

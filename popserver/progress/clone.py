@@ -88,6 +88,7 @@ def _write(tx: Transaction, request: Clone, begins: dict[int, int]) -> None:
     ]
     # It counts as a reset, so that a member that has begun at another offset meanwhile cannot overwrite it.
     progress.begin(tx.conn, rows)
+    groups.begin_elsewhere(tx, request.group, {each.topic_id for each in request.topics})
     for topic in request.topics:
         tx.ready_topics.add(topic.topic_id)
     members_sql.notify_reset(tx, request.group.name)

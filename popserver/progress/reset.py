@@ -92,18 +92,10 @@ def reset(tx: Transaction, request: Reset) -> list[MovedOffset] | PopError:
     _invalidate(tx, group, moves)
     for move in moves:
         _move(tx, group, move)
-    _begin_elsewhere(tx, group, moves)
+    begun = {each.goal.topic.topic_id for each in moves if each.from_offset == NO_OFFSET}
+    groups.begin_elsewhere(tx, group, begun)
     members_sql.notify_reset(tx, group.name)
     return [_moved(each) for each in moves]
-
-
-def _begin_elsewhere(tx: Transaction, group: Group, moves: Sequence[_Move]) -> None:
-    """A group of mode POP that begins in one queue of a topic begins in the others too: it reads all of them."""
-    begun = {each.goal.topic.topic_id for each in moves if each.from_offset == NO_OFFSET}
-    if begun and groups.modes(tx.conn, [group.group_id])[group.group_id] == Mode.POP:
-        lookup.lock(tx)
-        for topic_id in sorted(begun):
-            groups.begin(tx, group, topic_id)
 
 
 def _moves(conn: Connection, request: Reset) -> list[_Move]:

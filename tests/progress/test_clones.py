@@ -107,6 +107,26 @@ def test_queues_in_which_the_source_has_no_progress_are_left_out(store: OpenStor
     assert store.one(clone.clone, Clone(source, group, [topic])) == [MovedOffset(topic.name, 1, -1, 2)]
 
 
+@pytest.mark.parametrize("mode", [Mode.POP, Mode.PULL])
+def test_in_queues_that_the_source_does_not_read_a_group_of_mode_pop_begins_too(
+    store: OpenStore, topic: Topic, mode: Mode
+) -> None:
+    """It reads all queues of a topic. A group of mode PULL reads those that its members name."""
+    source = pull_group(store, "source")
+    commit(store, source, topic, 4)
+    group = store.group()
+    store.meet(group, store.topic("other"), mode)
+    moved = store.one(clone.clone, Clone(source, group, [topic]))
+    assert moved == [MovedOffset(topic.name, 0, -1, 4)]
+    rows = store.rows(
+        "SELECT q.number, p.next_offset, p.resets FROM progress p JOIN queue q ON q.queue_id = p.queue_id"
+        " WHERE p.group_id = :id AND q.topic_id = :topic ORDER BY q.number",
+        id=group.group_id,
+        topic=topic.topic_id,
+    )
+    assert rows == ([(0, 4, 1), (1, 0, 0), (2, 0, 0)] if mode is Mode.POP else [(0, 4, 1)])
+
+
 def test_a_group_with_progress_in_one_queue_is_no_clone(store: OpenStore, topic: Topic) -> None:
     source, group = store.group("source", meets=[topic]), store.group()
     reset(store, group, topic, 0, queue=2)
