@@ -101,6 +101,9 @@ class SetGroupMode(Request[None]):
     mode: Mode
 
 
+_TOPICS_MAX = 2**31 - 1  # all
+
+
 class ConsumedTopic(NamedTuple):
     """A topic in which a group has progress."""
 
@@ -299,7 +302,11 @@ def _set_mode(tx: Transaction, group: Group, mode: Mode) -> PopError | None:
     now = known[group.group_id]
     if now is not None and now != mode:
         return of_another_mode(group.name, Mode(now))
-    set_modes(tx, [group._replace(mode=None)] if now is None else [], mode)
+    if now is None:
+        set_modes(tx, [group._replace(mode=None)], mode)
+        if mode is Mode.POP:
+            # An operator may have let the unused group begin in some queues only.
+            begin_elsewhere(tx, group, {each.topic_id for each in topics_of(tx.conn, group.group_id, _TOPICS_MAX)})
     return None
 
 

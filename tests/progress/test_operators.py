@@ -145,6 +145,17 @@ class TestReset:
         with broker.broker.engine.database.read() as conn:
             check_integrity(conn)
 
+    async def test_a_group_that_was_unused_begins_in_all_when_it_consumes(self, broker: RunningBroker) -> None:
+        await broker.broker.catalog.create_group(NewGroup(GROUP))
+        await broker.topic()
+        await broker.topic(UNREAD, queues=3)
+        await progress_of(broker).reset(GROUP, UNREAD, 1, 0, dry_run=False, force=True)
+        assert await rows(broker) == [("unread", 0)]
+        assert await broker.receive() == []
+        assert await rows(broker) == [("orders", 0), *[("unread", 0)] * 3]
+        with broker.broker.engine.database.read() as conn:
+            check_integrity(conn)
+
 
 class TestImport:
     async def test_into_several_topics(self, broker: RunningBroker) -> None:
