@@ -275,8 +275,10 @@ def begin(tx: Transaction, group: Group, topic_id: int) -> None:
 
 
 def begin_elsewhere(tx: Transaction, group: Group, topic_ids: Collection[int]) -> None:
-    """The same in topics where an operator has let the group begin in some queues. A group of mode POP reads all queues
-    of a topic, a group of mode PULL those that its members name."""
+    """The same in topics where an operator has let the group begin in some queues.
+
+    A group of mode POP reads all queues of a topic. For other groups nothing changes: members name their queues.
+    """
     if topic_ids and modes(tx.conn, [group.group_id])[group.group_id] == Mode.POP:
         lock(tx)
         for topic_id in sorted(topic_ids):

@@ -111,7 +111,7 @@ def test_queues_in_which_the_source_has_no_progress_are_left_out(store: OpenStor
 def test_in_queues_that_the_source_does_not_read_a_group_of_mode_pop_begins_too(
     store: OpenStore, topic: Topic, mode: Mode
 ) -> None:
-    """It reads all queues of a topic. A group of mode PULL reads those that its members name."""
+    """A group of mode POP reads all queues of a topic. Members of a group of mode PULL name their queues."""
     source = pull_group(store, "source")
     commit(store, source, topic, 4)
     group = store.group()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -37,14 +38,14 @@ def scanned(
     wanted: Filter = EVERYTHING,
     *,
     beside_open_groups: bool = False,
-    **of_queue: int,
+    changed: Callable[[QueueToScan], QueueToScan] = lambda queue: queue,
 ) -> Scanned:
-    """Read new messages, then leave all as it was. `of_queue`: what the queues say instead of what is stored."""
+    """Read new messages, then leave all as it was. `changed` changes what the scan knows of a queue."""
     request = a_receive(group, topic, limit, wanted=wanted)
     judged = store.survey(request, enough=1_000).judged if wanted is JUDGED else request.judged
     with store.rolled_back() as tx:
         batch = receive.receive_batch_of([request])._replace(judged=judged)
-        queues = [_all_of(each, of_queue) for each in scan.queues_of(tx.conn, batch)]
+        queues = [changed(each) for each in scan.queues_of(tx.conn, batch)]
         found, left_over = scan.read_on(tx, batch, queues, limit, beside_open_groups=beside_open_groups)
         reached = store.rows("SELECT next_offset FROM progress ORDER BY queue_id")
         return Scanned(
@@ -53,10 +54,6 @@ def scanned(
             [row.next_offset for row in reached],
             [each.row.body for each in found],
         )
-
-
-def _all_of(queue: QueueToScan, values: dict[str, int]) -> QueueToScan:
-    return queue._replace(**values)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -90,7 +87,8 @@ class TestHowFar:
     def test_a_queue_that_is_read_leaves_nothing_over(self, store: OpenStore, topic: Topic, group: Group) -> None:
         fill(store, topic, 3, 3)
         assert len(store.receive(group, topic, 3)) == 3
-        assert scanned(store, group, topic, 3, next_offset=3, end_offset=3)[:3] == ([], False, [3, 0])
+        found = scanned(store, group, topic, 3, changed=lambda queue: queue._replace(next_offset=3))
+        assert found[:3] == ([], False, [3, 0])
 
     def test_it_goes_on_after_a_queue_that_is_read(self, store: OpenStore, topic: Topic, group: Group) -> None:
         fill(store, topic, 3, 3)
@@ -106,7 +104,8 @@ class TestHowFar:
     def test_offsets_without_messages_are_passed(self, store: OpenStore, topic: Topic, group: Group) -> None:
         """Messages that somebody removed by hand."""
         fill(store, topic, 2, 2)
-        assert scanned(store, group, topic, end_offset=9)[:3] == ([0, 1, 0, 1], False, [9, 9])
+        found = scanned(store, group, topic, changed=lambda queue: queue._replace(end_offset=9))
+        assert found[:3] == ([0, 1, 0, 1], False, [9, 9])
         store.conn.exec_driver_sql("DELETE FROM message")
         assert scanned(store, group, topic)[:3] == ([], False, [2, 2])
 
@@ -115,37 +114,28 @@ class TestWithAFilter:
     """Each offset counts, in all queues together, and each queue costs as much as the filter has tags."""
 
     @pytest.mark.parametrize(
-        ("window", "progress"), [(0, [1, 0]), (4, [5, 0]), (10, [11, 0]), (15, [12, 1]), (16, [12, 2]), (17, [12, 3])]
+        ("wanted", "window", "progress"),
+        [
+            *((TAGGED, *each) for each in ((0, [1, 0]), (4, [5, 0]), (10, [11, 0]))),
+            *((TAGGED, *each) for each in ((15, [12, 1]), (16, [12, 2]), (17, [12, 3]))),
+            *((JUDGED, *each) for each in ((12, [12, 0]), (13, [12, 1]), (14, [12, 2]))),
+        ],
     )
-    def test_of_tags(
+    def test_it_reads_as_far_as_the_window(
         self,
         store: OpenStore,
         topic: Topic,
         group: Group,
         monkeypatch: pytest.MonkeyPatch,
+        wanted: Filter,
         window: int,
         progress: list[int],
     ) -> None:
         fill(store, topic, 12, 12)
         assert len(store.receive(group, topic, 1)) == 1
         monkeypatch.setattr(scan, "_FIRST_WINDOW", window)
-        # 11 offsets of the first queue, and 3 tags.
-        assert scanned(store, group, topic, wanted=TAGGED)[:3] == ([], True, progress)
-
-    @pytest.mark.parametrize(("window", "progress"), [(12, [12, 0]), (13, [12, 1]), (14, [12, 2])])
-    def test_of_sql(
-        self,
-        store: OpenStore,
-        topic: Topic,
-        group: Group,
-        monkeypatch: pytest.MonkeyPatch,
-        window: int,
-        progress: list[int],
-    ) -> None:
-        fill(store, topic, 12, 12)
-        assert len(store.receive(group, topic, 1)) == 1
-        monkeypatch.setattr(scan, "_FIRST_WINDOW", window)
-        assert scanned(store, group, topic, wanted=JUDGED)[:3] == ([], True, progress)
+        # 11 offsets of the first queue, and 3 tags or 1 condition.
+        assert scanned(store, group, topic, wanted=wanted)[:3] == ([], True, progress)
 
     def test_of_sql_it_finds_no_more_than_it_may(self, store: OpenStore, topic: Topic, group: Group) -> None:
         fill(store, topic, 9, 0, properties={"a": "1"}, body=LARGE)
